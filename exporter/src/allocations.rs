@@ -27,7 +27,7 @@ use self::{
     claims::Claims,
     collector::{Collector, Recorded, Want},
 };
-use crate::{publish::status::Keeper, snapshot::Latest, tally::Publishing};
+use crate::{publish::status::Keeper, snapshot::Latest, statistics::Publishing};
 
 pub use self::{
     args::{AllocationArgs, Socket},
@@ -48,14 +48,15 @@ pub struct ClusterAccess {
 pub struct Publish {
     /// Time between two checks that the published allocations still exist.
     pub recheck: Duration,
-    pub tally: Publishing,
+    pub statistics: Publishing,
 }
 
 /// Starts to collect the allocations every `interval`.
 pub fn start(
     supervisor: &Supervisor,
     args: &AllocationArgs,
-    access: Option<(ClusterAccess, Option<Publish>)>,
+    access: Option<ClusterAccess>,
+    publish: Option<Publish>,
     interval: Duration,
     latest: &Arc<Latest>,
 ) {
@@ -63,9 +64,9 @@ pub fn start(
     let socket = args
         .socket()
         .map(|(path, optional)| (path.to_owned(), optional));
-    let client = access.as_ref().map(|(access, _)| access.client.clone());
+    let client = access.as_ref().map(|access| access.client.clone());
     let mut keeper = None;
-    if let Some((access, publish)) = access {
+    if let Some(access) = access {
         watch(supervisor, &cluster, &access, socket.is_some());
         keeper = publish.map(|publish| keep(supervisor, access, publish));
     }
@@ -115,7 +116,7 @@ fn keep(supervisor: &Supervisor, access: ClusterAccess, publish: Publish) -> (Re
         record,
         wanted,
         recheck: publish.recheck,
-        tally: publish.tally,
+        statistics: publish.statistics,
     };
     let name = "the keeper of the record of allocations";
     supervisor.keep(name, Weight::Vital, move || keeper.clone().run());

@@ -21,8 +21,14 @@ use crate::{
 /// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads, no
 /// totals, and no kinds of device that links led to before.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
-    let memory = (&mut Remotes::default(), &mut Marks::default());
-    read(name, source, since_start, memory)
+    read(name, source, since_start, &mut Memory::default())
+}
+
+/// What is known from all readings so far.
+#[derive(Default)]
+struct Memory {
+    remotes: Remotes,
+    marks: Marks,
 }
 
 /// Reads `source` once, and marks broken GPUs.
@@ -30,16 +36,16 @@ fn read(
     name: &str,
     source: &mut dyn Source,
     since_start: Duration,
-    (remotes, marks): (&mut Remotes, &mut Marks),
+    memory: &mut Memory,
 ) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
     let finished = Instant::now();
     let (data, error) = match result {
         Ok(mut reading) => {
-            remotes.observe(&reading);
-            remotes.complete(&mut reading);
-            marks.observe(&mut reading);
+            memory.remotes.observe(&reading);
+            memory.remotes.complete(&mut reading);
+            memory.marks.observe(&mut reading);
             let error = unread(&reading.unread);
             (Some(reading), error)
         }
@@ -50,8 +56,8 @@ fn read(
         data,
         loads: Vec::new(),
         totals: Vec::new(),
-        remotes: remotes.clone(),
-        record: marks.record(),
+        remotes: memory.remotes.clone(),
+        record: memory.marks.record(),
         health: Health {
             source: name.to_owned(),
             error,
@@ -110,19 +116,17 @@ fn run(
     let start = Instant::now();
     let mut log = Log::default();
     let mut meter = Meter::default();
-    let mut remotes = Remotes::default();
-    let mut marks = Marks::default();
-    let release = &latest.tally().release;
+    let mut memory = Memory::default();
+    let release = &latest.statistics().release;
     loop {
         if release.is_asked() {
             let_go(name, source.as_mut(), latest);
         }
         if let Some(earlier) = latest.earlier() {
-            marks.restore(&earlier);
+            memory.marks.restore(&earlier);
         }
         let asking = Asking::new(name, latest);
-        let memory = (&mut remotes, &mut marks);
-        let mut snapshot = read(name, source.as_mut(), start.elapsed(), memory);
+        let mut snapshot = read(name, source.as_mut(), start.elapsed(), &mut memory);
         drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
@@ -141,7 +145,7 @@ fn let_go(name: &str, source: &mut dyn Source, latest: &Latest) {
     drop(asking);
     latest.publish(nothing(name, "the source is released on request"));
     tracing::info!(source = name, "released the source on request");
-    latest.tally().release.rest();
+    latest.statistics().release.rest();
     tracing::info!(source = name, "the source is opened again");
 }
 
@@ -337,10 +341,9 @@ mod tests {
     #[test]
     fn a_bridge_that_fails_is_told_apart_from_one_that_was_never_there() {
         let mut source = Bridges(0);
-        let (mut remotes, mut marks) = (Remotes::default(), Marks::default());
+        let mut memory = Memory::default();
         let mut broken = |source: &mut Bridges| {
-            let memory = (&mut remotes, &mut marks);
-            let data = read("bridges", source, Duration::ZERO, memory)
+            let data = read("bridges", source, Duration::ZERO, &mut memory)
                 .data
                 .unwrap();
             let gpus = data.topology.spec.gpus.iter();

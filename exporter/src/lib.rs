@@ -5,7 +5,7 @@
 //!
 //! - `origin` refuses requests that come from a page of another site.
 //! - [`release`] releases the source for a while.
-//! - [`tally`] keeps the process's statistics about itself.
+//! - [`statistics`] are those of the process about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
@@ -46,7 +46,7 @@ pub mod release;
 pub mod remotes;
 pub mod server;
 pub mod snapshot;
-pub mod tally;
+pub mod statistics;
 pub mod totals;
 
 pub use commands::run;

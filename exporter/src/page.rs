@@ -2,13 +2,13 @@
 //! without its script, which fetches it again every few seconds and updates what
 //! changed. Nothing is loaded from other sites.
 
-mod board;
 mod card;
 mod html;
 mod jobs;
 mod lane;
 mod layout;
 mod nics;
+mod panels;
 mod ring;
 mod scene;
 mod trouble;
@@ -113,7 +113,7 @@ fn content(scene: &Scene<'_>) -> (&'static str, String) {
     let troubles = trouble::find(scene);
     html += &trouble::render(&troubles);
     html += &jobs::render(scene);
-    html += &board::render(scene);
+    html += &panels::render(scene);
     html += &nics::render(spec);
     (if troubles.is_empty() { "" } else { "▲ " }, html)
 }

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::{
     marks::Record,
     snapshot::{Latest, View},
-    tally::{Failure, Publishing},
+    statistics::{Failure, Publishing},
 };
 
 /// Field manager of the Node's labels and annotations, and of the object.
@@ -259,7 +259,7 @@ impl Wanted {
             .results
             .as_ref()
             .is_some_and(|one| one.comparisons.is_some());
-        if view.tally.measures && !compared && view.since_start < PATIENCE {
+        if view.statistics.measures && !compared && view.since_start < PATIENCE {
             return None;
         }
         Some(Self {
@@ -274,13 +274,13 @@ impl Wanted {
 }
 
 /// Reads the record of an earlier process; tries until it succeeds.
-async fn earlier(publisher: &Publisher, tally: &Publishing) -> Record {
+async fn earlier(publisher: &Publisher, statistics: &Publishing) -> Record {
     let mut backoff = BACKOFF.0;
     loop {
         match object::read_record(&publisher.client, &publisher.node).await {
             Ok(record) => return record,
             Err(error) => {
-                tally.failed(Failure::from(&error));
+                statistics.failed(Failure::from(&error));
                 tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
@@ -297,11 +297,11 @@ pub async fn run(
     mut publisher: Publisher,
     latest: Arc<Latest>,
     recheck: Duration,
-    tally: Publishing,
+    statistics: Publishing,
 ) {
     let mut published: Option<(Wanted, Instant)> = None;
     let mut backoff = BACKOFF.0;
-    let earlier = earlier(&publisher, &tally).await;
+    let earlier = earlier(&publisher, &statistics).await;
     let waits = !earlier.is_empty();
     latest.restore(earlier);
     loop {
@@ -325,12 +325,12 @@ pub async fn run(
                 if written != Written::default() {
                     tracing::info!(node = publisher.node, ?written, "published");
                 }
-                tally.succeeded();
+                statistics.succeeded();
                 published = Some((wanted, Instant::now()));
                 backoff = BACKOFF.0;
             }
             Err(error) => {
-                tally.failed(Failure::from(&error));
+                statistics.failed(Failure::from(&error));
                 tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);

@@ -74,7 +74,7 @@ type Sites = State<Arc<Site>>;
 /// Reports whether all vital parts of the process work. The source is not one of
 /// them, even if it hangs: see [`collect::start`](crate::collect::start).
 async fn live(State(site): Sites) -> Response {
-    match site.latest.tally().supervisor.obstacle() {
+    match site.latest.statistics().supervisor.obstacle() {
         None => "ok\n".into_response(),
         Some(reason) => unavailable(&reason).into_response(),
     }

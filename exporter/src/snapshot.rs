@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     load::LinkLoad, marks::Record, placement::Placements, release::Hold, remotes::Remotes,
-    tally::Tally, totals::GpuTotals,
+    statistics::Statistics, totals::GpuTotals,
 };
 
 /// The outcome of one collection. Data and health are separate: a failed
@@ -81,7 +81,7 @@ pub struct Latest {
     changed: Notify,
     stale_after: Duration,
     start: Instant,
-    tally: Tally,
+    statistics: Statistics,
 }
 
 impl Default for Latest {
@@ -105,20 +105,20 @@ impl Latest {
             changed: Notify::new(),
             stale_after,
             start: Instant::now(),
-            tally: Tally::default(),
+            statistics: Statistics::default(),
         }
     }
 
-    /// Returns the same state with the statistics of `tally`.
+    /// Returns the same state with these statistics.
     #[must_use]
-    pub fn with(self, tally: Tally) -> Self {
-        Self { tally, ..self }
+    pub fn with(self, statistics: Statistics) -> Self {
+        Self { statistics, ..self }
     }
 
     /// Returns the statistics of the process about itself.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
     }
 
     /// Returns the age above which data are not served.
@@ -192,7 +192,7 @@ impl Latest {
                 .reading()
                 .map(|since| now.saturating_duration_since(since)),
             since_start: now.saturating_duration_since(self.start),
-            tally: self.tally.clone(),
+            statistics: self.statistics.clone(),
         }
     }
 }
@@ -251,7 +251,7 @@ pub struct View {
     /// Time since the exporter started to collect.
     pub since_start: Duration,
     /// Statistics of the process about itself.
-    pub tally: Tally,
+    pub statistics: Statistics,
 }
 
 impl View {
@@ -272,7 +272,7 @@ impl View {
     /// Returns why data are missing, all or some of them.
     #[must_use]
     pub fn error(&self) -> Option<String> {
-        if let Hold::Released(left) = self.tally.release.hold() {
+        if let Hold::Released(left) = self.statistics.release.hold() {
             let left = left.as_secs_f64();
             return Some(format!(
                 "the source is released on request; it is opened again in {left:.0} s, or after POST /-/open"
@@ -295,7 +295,7 @@ impl View {
     /// Reports whether the source is released on request.
     #[must_use]
     pub fn is_released(&self) -> bool {
-        matches!(self.tally.release.hold(), Hold::Released(_))
+        matches!(self.statistics.release.hold(), Hold::Released(_))
     }
 
     /// Returns the data if they are complete: an incomplete graph must not be

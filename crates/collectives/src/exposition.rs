@@ -35,7 +35,7 @@ pub enum ExpositionError {
 
 /// Reports whether a line is the first one of such a file.
 #[must_use]
-pub fn begins(line: &str) -> bool {
+pub(crate) fn begins(line: &str) -> bool {
     let comment = ["# HELP ", "# TYPE "];
     let name = comment.iter().find_map(|mark| line.strip_prefix(mark));
     name.unwrap_or(line).starts_with("nccl_") && (name.is_some() || line.contains('{'))
@@ -46,7 +46,7 @@ type Key = (Of, u64, String);
 
 /// Reads lines; the series of one measurement are joined at the end.
 #[derive(Default)]
-pub struct Parser {
+pub(crate) struct Parser {
     series: BTreeMap<Key, (Option<f64>, Option<f64>)>,
 }
 
@@ -55,7 +55,7 @@ impl Parser {
     ///
     /// # Errors
     /// When it is no series, or there are too many.
-    pub fn line(&mut self, line: Line<'_>) -> Result<(), ExpositionError> {
+    pub(crate) fn line(&mut self, line: Line<'_>) -> Result<(), ExpositionError> {
         let text = line.text;
         let bandwidth = text.starts_with(BANDWIDTH);
         if !bandwidth && !TIMES.iter().any(|name| text.starts_with(name)) {
@@ -78,7 +78,7 @@ impl Parser {
     ///
     /// # Errors
     /// When there is none.
-    pub fn end(self, sink: &mut dyn FnMut(Run)) -> Result<(), ExpositionError> {
+    pub(crate) fn end(self, sink: &mut dyn FnMut(Run)) -> Result<(), ExpositionError> {
         let mut inspected = Inspected::default();
         for ((key, size, kind), (bus, time)) in self.series {
             let Some(bus) = bus else { continue };

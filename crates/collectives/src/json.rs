@@ -45,7 +45,7 @@ fn told(error: &serde_json::Error) -> String {
 /// # Errors
 /// When it is not JSON, has no results, or a document is too large. What was read before is
 /// passed on: a document that ends early is a truncated run.
-pub fn read(input: impl io::Read, sink: &mut dyn FnMut(Run)) -> Result<(), JsonError> {
+pub(crate) fn read(input: impl io::Read, sink: &mut dyn FnMut(Run)) -> Result<(), JsonError> {
     let left = Rc::new(Cell::new(MOST_BYTES));
     let input = Budget {
         input,

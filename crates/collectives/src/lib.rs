@@ -4,12 +4,12 @@
 //! It knows of a node only its document; who has the node implements [`follow::Node`].
 //! The modules; each uses only those above it:
 //!
-//! - [`kind`] are the collectives, and [`run`] is one test of a benchmark.
-//! - [`lines`] splits an input; [`table`] and [`log`] read lines of nccl-tests and of NCCL.
-//! - [`text`] and [`json`] read what nccl-tests print; [`exposition`] and `json` read files of NCCL
+//! - `kind` are the collectives, and [`run`] is one test of a benchmark.
+//! - [`lines`] splits an input; `table` and `log` read lines of nccl-tests and of NCCL.
+//! - `inference` infers what a table does not say.
+//! - `text` and `json` read what nccl-tests print; `exposition` and `json` read files of NCCL
 //!   Inspector, whose runs `inspected` makes.
 //! - [`input`] tells the formats apart.
-//! - `inference` infers what a table does not say.
 //! - [`model`] is what is expected of a collective, and [`placement`] finds out where it took place.
 //! - [`state`] is what is kept, and [`store`] keeps it in a file.
 //! - [`verdict`] compares, and [`report`] shows it.
@@ -19,16 +19,16 @@
 //! - [`ingest`] and [`calibration`] are what the commands of these names do.
 
 pub mod calibration;
-pub mod exposition;
+mod exposition;
 pub mod follow;
 mod inference;
 pub mod ingest;
 pub mod input;
 mod inspected;
-pub mod json;
-pub mod kind;
+mod json;
+mod kind;
 pub mod lines;
-pub mod log;
+mod log;
 pub mod model;
 pub mod placement;
 pub mod report;
@@ -36,8 +36,8 @@ pub mod run;
 pub mod state;
 pub mod store;
 pub mod summary;
-pub mod table;
-pub mod text;
+mod table;
+mod text;
 pub mod verdict;
 pub mod watch;
 

@@ -6,7 +6,7 @@ use super::run::{Reason, SizeClass};
 
 /// What a line says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fact<'a> {
+pub(crate) enum Fact<'a> {
     /// One rank has set up its communicator. Source: `ncclCommInitRankFunc` in `src/init.cc`.
     Setup { seconds: f64, ranks: Option<u32> },
     /// The size of a communicator that is being set up. Source: `initTransportsRank`.
@@ -28,7 +28,7 @@ pub enum Fact<'a> {
 
 /// What in a log tells whether NVSwitches add up data (NVLS), the least certain first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sign {
+pub(crate) enum Sign {
     /// `NVLS multicast support is available on dev 0`: the driver can (`ncclNvlsInit` in
     /// `src/transport/nvls.cc`, since NCCL 2.17).
     Support,
@@ -46,7 +46,7 @@ pub enum Sign {
 impl Sign {
     /// Returns the most certain sign of a log, after those `before` this one, and what it says.
     #[must_use]
-    pub fn after(self, before: Option<(Self, bool)>, used: bool) -> (Self, bool) {
+    pub(crate) fn after(self, before: Option<(Self, bool)>, used: bool) -> (Self, bool) {
         match before {
             Some((known, before)) if known > self => (known, before),
             // A job has several communicators: those of few GPUs have no use for it. Of the sizes
@@ -92,7 +92,7 @@ const ABORTS: [&str; 8] = [
 
 /// Returns what a line says, if it is of interest.
 #[must_use]
-pub fn fact(line: &str) -> Option<Fact<'_>> {
+pub(crate) fn fact(line: &str) -> Option<Fact<'_>> {
     if let Some((_, message)) = line.split_once("NCCL INFO ") {
         return info(message);
     }
@@ -111,7 +111,7 @@ pub fn fact(line: &str) -> Option<Fact<'_>> {
 
 /// Returns the reason of an error, by its text.
 #[must_use]
-pub fn reason(text: &str) -> Reason {
+pub(crate) fn reason(text: &str) -> Reason {
     let text = text.to_ascii_lowercase();
     match text.contains("timed out") || text.contains("timeout") {
         true => Reason::Timeout,
@@ -174,7 +174,7 @@ fn nvls(message: &str) -> Option<(Sign, bool)> {
 /// Reports whether the name of an algorithm of NCCL is one in which NVSwitches add up: `NVLS` and
 /// `NVLS_TREE` in its log, with the protocol behind it in NCCL Inspector's label `algo_proto`.
 #[must_use]
-pub fn is_nvls(algorithm: &str) -> bool {
+pub(crate) fn is_nvls(algorithm: &str) -> bool {
     let head = algorithm.get(..4);
     head.is_some_and(|head| head.eq_ignore_ascii_case("nvls"))
 }
@@ -183,7 +183,7 @@ pub fn is_nvls(algorithm: &str) -> bool {
 /// `NCCL_ALGO` without it. Its form is `[FUNCTION:][^]ALGORITHM,…[;…]` (`parseList` in
 /// `src/graph/tuning.cc`).
 #[must_use]
-pub fn turns_nvls_off(name: &str, value: &str) -> bool {
+pub(crate) fn turns_nvls_off(name: &str, value: &str) -> bool {
     let value = value.trim().to_ascii_lowercase();
     match name.trim() {
         "NCCL_NVLS_ENABLE" => value == "0",

@@ -37,7 +37,7 @@ impl Column {
 
 /// The columns of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// Those in front of the measurements.
     fixed: Vec<Column>,
     /// Those of one measurement; out-of-place and in-place have the same.
@@ -48,7 +48,7 @@ pub struct Columns {
 
 /// Why a line is not a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadRow {
+pub(crate) enum BadRow {
     #[error("the row has {found} values; expected {expected}")]
     Count { found: usize, expected: usize },
     #[error("{0:?} is not a number")]
@@ -58,7 +58,7 @@ pub enum BadRow {
 impl Columns {
     /// Returns the columns that a header names; `None` for another line.
     #[must_use]
-    pub fn of_header(line: &str) -> Option<Self> {
+    pub(crate) fn of_header(line: &str) -> Option<Self> {
         let names = line.strip_prefix('#')?;
         let mut columns = Vec::new();
         for name in names.split_whitespace() {
@@ -109,7 +109,7 @@ impl Columns {
 
     /// Reports whether the values begin a row.
     #[must_use]
-    pub fn begin(&self, values: &[&str]) -> bool {
+    pub(crate) fn begin(&self, values: &[&str]) -> bool {
         let number = |at: usize| {
             values
                 .get(at)
@@ -121,7 +121,7 @@ impl Columns {
 
     /// Reports whether a row needs more values than these.
     #[must_use]
-    pub fn wants_more(&self, values: usize) -> bool {
+    pub(crate) fn wants_more(&self, values: usize) -> bool {
         values < self.expected()
     }
 
@@ -129,7 +129,7 @@ impl Columns {
     ///
     /// # Errors
     /// When the number of values is wrong, or one is not a number.
-    pub fn row(&self, values: &[&str]) -> Result<Row, BadRow> {
+    pub(crate) fn row(&self, values: &[&str]) -> Result<Row, BadRow> {
         let (expected, half) = (self.expected(), self.measured.len());
         let one_sided = values.len() + half == expected;
         if values.len() != expected && !one_sided {

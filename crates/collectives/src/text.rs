@@ -13,7 +13,7 @@ use super::{
 pub(super) const QUOTED: usize = 200;
 
 /// Reads lines and passes on each run when it ends.
-pub struct Parser<'s> {
+pub(crate) struct Parser<'s> {
     sink: &'s mut dyn FnMut(Run),
     open: Option<Open>,
     /// Values of a row that a message of NCCL interrupts, and the row's line.
@@ -69,7 +69,7 @@ struct Open {
 
 impl<'s> Parser<'s> {
     /// Returns a parser that calls `sink` with each run, in the order of the input.
-    pub fn new(sink: &'s mut dyn FnMut(Run)) -> Self {
+    pub(crate) fn new(sink: &'s mut dyn FnMut(Run)) -> Self {
         Self {
             sink,
             open: None,
@@ -83,7 +83,7 @@ impl<'s> Parser<'s> {
     ///
     /// # Errors
     /// When a test has too many rows.
-    pub fn line(&mut self, line: Line<'_>) -> Result<(), TextError> {
+    pub(crate) fn line(&mut self, line: Line<'_>) -> Result<(), TextError> {
         self.line = line.number;
         let text = line.text;
         if let Some(comment) = text.strip_prefix('#') {
@@ -104,7 +104,7 @@ impl<'s> Parser<'s> {
     ///
     /// # Errors
     /// When the input had no run.
-    pub fn end(mut self) -> Result<(), TextError> {
+    pub(crate) fn end(mut self) -> Result<(), TextError> {
         self.finish();
         match self.runs {
             0 => Err(TextError::Nothing),

@@ -2,7 +2,7 @@
 
 use prost::{Message, bytes::Bytes};
 
-use super::{board::Order, messages::extend_each};
+use super::{chooser::Order, messages::extend_each};
 
 /// Lists the GPUs of a container by UUID, in rank order.
 pub(super) const GPUS: &str = "NVLINK_DOMAINS_GPUS";

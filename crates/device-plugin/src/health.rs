@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     messages::{Device, ListAndWatchResponse, extend_each},
-    node::{Boards, Node},
+    node::{Node, NodeView},
 };
 
 /// The file in the vendor's directory.
@@ -208,7 +208,7 @@ impl Evidence {
 pub(super) struct Health {
     resource: String,
     memory: Arc<Memory>,
-    boards: Arc<Boards>,
+    view: Arc<NodeView>,
     /// The plugin's latest list, and which devices were unhealthy in it.
     list: Bytes,
     unhealthy: BTreeSet<String>,
@@ -224,13 +224,13 @@ impl Health {
     pub(super) fn new(
         resource: &str,
         memory: Arc<Memory>,
-        boards: Arc<Boards>,
+        view: Arc<NodeView>,
         first: Bytes,
     ) -> Self {
         let mut this = Self {
             resource: resource.to_owned(),
             memory,
-            boards,
+            view,
             list: Bytes::new(),
             unhealthy: BTreeSet::new(),
             pending: BTreeSet::new(),
@@ -273,7 +273,7 @@ impl Health {
     /// Remembers GPUs that are broken, and forgets those that work again.
     pub(super) fn look(&mut self) {
         self.name_devices();
-        let Some(now) = Evidence::now(self.boards.node()) else {
+        let Some(now) = Evidence::now(self.view.node()) else {
             return;
         };
         self.traffic.extend(now.traffic.clone());
@@ -296,12 +296,12 @@ impl Health {
 
     /// Learns the UUIDs of devices that are not named by them.
     fn name_devices(&mut self) {
-        let Some(board) = self.boards.current() else {
+        let Some(chooser) = self.view.chooser() else {
             return;
         };
         let list = ListAndWatchResponse::decode(self.list.clone()).unwrap_or_default();
         for device in list.devices {
-            if let Some(uuid) = board.uuid(&self.resource, &device.id) {
+            if let Some(uuid) = chooser.uuid(&self.resource, &device.id) {
                 self.uuids.insert(device.id, uuid);
             }
         }
@@ -311,7 +311,7 @@ impl Health {
     /// the plugin knows more.
     fn uuid(&self, id: &str) -> Option<String> {
         let known = self.uuids.get(id).cloned();
-        known.or_else(|| self.boards.current()?.uuid(&self.resource, id))
+        known.or_else(|| self.view.chooser()?.uuid(&self.resource, id))
     }
 
     /// Returns the plugin's list, in which all devices of unhealthy GPUs are.

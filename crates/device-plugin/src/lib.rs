@@ -4,7 +4,7 @@
 //! The vendor's plugin registers with a socket of this program as with the kubelet's
 //! ([`Proxy`]), and this program registers each resource with the kubelet under its own name
 //! (`relay`). Calls and answers pass through as bytes, but for two: preferences for whole GPUs are
-//! answered by the search on the node's graph (`board`), and the answer to the allocation of whole
+//! answered by the search on the node's graph (`chooser`), and the answer to the allocation of whole
 //! GPUs gets their order as variables (`environment`).
 //!
 //! After a restart, the vendor's plugin registers again, because this program removes all sockets in
@@ -15,7 +15,7 @@
 //! - `messages` are the parts of the API of device plugins that are read.
 //! - `authority` and `wire` speak gRPC on Unix sockets.
 //! - `statistics` are the metrics.
-//! - `board` chooses GPUs, and `environment` writes their order.
+//! - `chooser` chooses GPUs, and `environment` writes their order.
 //! - `node` is what is known of the node.
 //! - `health` keeps which GPUs are unhealthy.
 //! - `directories` are those of the sockets; `registration` checks one of a device plugin.
@@ -24,7 +24,7 @@
 //! - `proxy` is all of it, and `label` leads pods to it.
 
 mod authority;
-mod board;
+mod chooser;
 mod directories;
 mod environment;
 mod health;

@@ -8,7 +8,7 @@ use std::{
 
 use nvlink_source::Reading;
 
-use crate::board::Board;
+use crate::chooser::Chooser;
 
 /// Who reads the node.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
@@ -22,18 +22,18 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
-/// The board of the node as it is now.
+/// The node as it is now, and what chooses among its GPUs.
 #[derive(Debug)]
-pub(crate) struct Boards {
+pub(crate) struct NodeView {
     node: Arc<dyn Node>,
-    board: Mutex<Option<Arc<Board>>>,
+    chooser: Mutex<Option<Arc<Chooser>>>,
 }
 
-impl Boards {
+impl NodeView {
     pub(crate) fn new(node: Arc<dyn Node>) -> Self {
         Self {
             node,
-            board: Mutex::default(),
+            chooser: Mutex::default(),
         }
     }
 
@@ -42,17 +42,17 @@ impl Boards {
         &*self.node
     }
 
-    /// Returns the board; `None` while the graph is not known completely, or old.
-    pub(crate) fn current(&self) -> Option<Arc<Board>> {
+    /// Returns what chooses; `None` while the graph is not known completely, or old.
+    pub(crate) fn chooser(&self) -> Option<Arc<Chooser>> {
         let mut current = None;
         self.node.show(&mut |reading| {
             if reading.unread.is_empty() {
                 let spec = &reading.topology.spec;
-                let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-                if board.as_ref().is_none_or(|board| !board.is_of(spec)) {
-                    *board = Board::new(spec).map(Arc::new);
+                let mut chooser = self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
+                if chooser.as_ref().is_none_or(|chooser| !chooser.is_of(spec)) {
+                    *chooser = Chooser::new(spec).map(Arc::new);
                 }
-                current.clone_from(&board);
+                current.clone_from(&chooser);
             }
         });
         current

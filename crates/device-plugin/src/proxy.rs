@@ -24,7 +24,7 @@ use crate::{
     directories::{Directories, KUBELET, PREFIX, lock, named, remove_sockets},
     health::Memory,
     messages,
-    node::{Boards, Node},
+    node::{Node, NodeView},
     registration::Registration,
     relay::Relay,
     statistics::Statistics,
@@ -44,7 +44,7 @@ const REGISTER: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Proxy {
     directories: Directories,
-    boards: Arc<Boards>,
+    view: Arc<NodeView>,
     statistics: Arc<Statistics>,
     visitors: Arc<Visitors>,
     /// Read when it is needed for the first time: by then this process has locked the directory.
@@ -61,7 +61,7 @@ impl Proxy {
         let statistics = Arc::new(Statistics::default());
         Self {
             directories,
-            boards: Arc::new(Boards::new(node)),
+            view: Arc::new(NodeView::new(node)),
             visitors: Arc::new(Visitors::new(Arc::clone(&statistics))),
             statistics,
             memory: OnceLock::new(),
@@ -76,8 +76,8 @@ impl Proxy {
     /// # Errors
     /// When a metric cannot be written (no such case is known).
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        let node = self.boards.node().name();
-        let is_known = self.boards.current().is_some();
+        let node = self.view.node().name();
+        let is_known = self.view.chooser().is_some();
         self.statistics.render(&node, is_known)
     }
 
@@ -190,7 +190,7 @@ impl Proxy {
             memory: Arc::clone(self.memory.get_or_init(|| Arc::new(Memory::new(vendor)))),
             registration,
             directories: self.directories.clone(),
-            boards: Arc::clone(&self.boards),
+            view: Arc::clone(&self.view),
             statistics: Arc::clone(&self.statistics),
             offers: Arc::clone(&self.offers),
         };

@@ -26,7 +26,7 @@ use super::{
     directories::{AGAIN, Directories, KUBELET, PREFIX},
     health::{Health, Memory},
     messages::{LIST_AND_WATCH, ListAndWatchResponse, REGISTER},
-    node::Boards,
+    node::NodeView,
     registration::Registration,
     service::Service,
     statistics::Statistics,
@@ -41,7 +41,7 @@ pub(super) struct Relay {
     pub(super) registration: Registration,
     pub(super) memory: Arc<Memory>,
     pub(super) directories: Directories,
-    pub(super) boards: Arc<Boards>,
+    pub(super) view: Arc<NodeView>,
     pub(super) statistics: Arc<Statistics>,
     /// The number of resources of GPUs that the kubelet has from this program.
     pub(super) offers: Arc<AtomicUsize>,
@@ -106,8 +106,8 @@ impl Relay {
             Err(status) => return status,
         };
         let gpus = self.are_gpus(&first);
-        let (memory, boards) = (Arc::clone(&self.memory), Arc::clone(&self.boards));
-        let mut health = Health::new(self.registration.resource(), memory, boards, first);
+        let (memory, view) = (Arc::clone(&self.memory), Arc::clone(&self.view));
+        let mut health = Health::new(self.registration.resource(), memory, view, first);
         let (send, devices) = watch::channel(health.list());
         let service = Arc::new(Service {
             resource: self.registration.resource().to_owned(),
@@ -117,7 +117,7 @@ impl Relay {
             gpus,
             devices,
             preferred: Mutex::default(),
-            boards: Arc::clone(&self.boards),
+            view: Arc::clone(&self.view),
             statistics: Arc::clone(&self.statistics),
         });
         service.count();
@@ -129,7 +129,7 @@ impl Relay {
                         Ok(None) => return Status::unavailable("its stream of devices ended"),
                         Err(status) => return status,
                     },
-                    () = self.boards.node().changed() => health.look(),
+                    () = self.view.node().changed() => health.look(),
                 }
                 let list = health.list();
                 let changed = |sent: &mut Bytes| {

@@ -25,7 +25,7 @@ use super::{
         ALLOCATE, AllocateRequest, Ids, LIST_AND_WATCH, ListAndWatchResponse, OPTIONS, PREFER,
         PreferredAllocationRequest, PreferredAllocationResponse,
     },
-    node::Boards,
+    node::NodeView,
     registration::preferring,
     statistics::{By, Call, Outcome, Statistics},
     wire::{self, Answer, Peer, Raw},
@@ -50,7 +50,7 @@ pub(super) struct Service {
     pub(super) devices: watch::Receiver<Bytes>,
     /// What this program preferred last, until it is allocated or not.
     pub(super) preferred: Mutex<Option<BTreeSet<String>>>,
-    pub(super) boards: Arc<Boards>,
+    pub(super) view: Arc<NodeView>,
     pub(super) statistics: Arc<Statistics>,
 }
 
@@ -119,9 +119,9 @@ impl Service {
     async fn prefer(self: Arc<Self>, message: Bytes) -> Result<Bytes, Status> {
         let start = Instant::now();
         let wishes = PreferredAllocationRequest::decode(message.clone()).unwrap_or_default();
-        let preferred = self.boards.current().and_then(|board| {
+        let preferred = self.view.chooser().and_then(|chooser| {
             let wishes = wishes.containers.iter();
-            let preferred = wishes.map(|wish| board.prefer(&self.resource, wish));
+            let preferred = wishes.map(|wish| chooser.prefer(&self.resource, wish));
             preferred.collect::<Option<Vec<_>>>()
         });
         self.statistics.added(Call::Prefer, start.elapsed());
@@ -161,10 +161,10 @@ impl Service {
         let answer = self.vendor.call(path, message, LONG).await?;
         let start = Instant::now();
         self.compare(&request);
-        let board = self.boards.current();
+        let chooser = self.view.chooser();
         let containers = request.containers.iter();
         let orders: Vec<_> = containers
-            .map(|container| board.as_ref()?.order(&self.resource, &container.ids))
+            .map(|container| chooser.as_ref()?.order(&self.resource, &container.ids))
             .collect();
         let answer = environment::add(answer, &orders);
         self.statistics.added(Call::Allocate, start.elapsed());

@@ -10,7 +10,7 @@
 //! - `pci` is the tree of PCI devices; `nccl_xml` and [`sysfs`] read it from NCCL's files and from
 //!   the kernel.
 //! - [`recording`] is a document with samples, and `replay` plays them.
-//! - [`file`] reads a recording, a matrix or an NCCL topology.
+//! - [`mod@file`] reads a recording, a matrix or an NCCL topology.
 //! - [`sim`] simulates well-known machines and their faults.
 //! - `nvml` reads the driver's library; `unsafe` is allowed only there.
 //! - `auto` takes the driver's library where it answers, else sysfs.

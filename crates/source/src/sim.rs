@@ -14,7 +14,11 @@ use std::{sync::Arc, time::Duration};
 
 use nvlink_topology::{Invalid, NodeTopology, profile as board};
 
-use self::{control::Current, counters::Counters, damage::Damage};
+use self::{
+    control::Current,
+    counters::Counters,
+    damage::{Damage, Wrong},
+};
 use super::{LostGpu, Reading, Source, SourceError, topo_matrix::Matrix};
 
 pub use self::{
@@ -105,13 +109,16 @@ impl Source for SimSource {
             error: error.clone(),
         })?;
         let gpus = &node.topology.spec.gpus;
-        let faults = (&self.current.faults[..], &node.damage);
+        let wrong = Wrong {
+            faults: &self.current.faults,
+            damage: &node.damage,
+        };
         self.counters.reset(&events.resets);
         Ok(Reading {
             topology: node.topology.clone(),
             uncalibrated: None,
-            counters: self.counters.read(self.profile, gpus, faults, now),
-            health: health::read(self.profile, gpus, faults, &events),
+            counters: self.counters.read(self.profile, gpus, wrong, now),
+            health: health::read(self.profile, gpus, wrong, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),

@@ -118,17 +118,11 @@ impl Collector {
             return;
         };
         let start = Instant::now();
-        let answer = kubelet.list().await;
-        let answer = match answer {
+        let answer = match kubelet.list().await {
             Ok(answer) => self.held(answer).await,
             Err(error) => return self.fail(error.to_string(), start.elapsed()),
         };
-        if let Some((record, _)) = &mut self.keeper
-            && record.has_changed().unwrap_or(false)
-        {
-            let record = record.borrow_and_update().clone();
-            self.tracker.restore(record.unwrap_or_default());
-        }
+        self.restore();
         let (placed, unknown, uncertain) = {
             let mut facts = self.cluster.read();
             let names = Names::of(spec, lost, &facts.slices);
@@ -144,8 +138,7 @@ impl Collector {
             .into_iter()
             .map(|one| (one.allocation, one.lost))
             .unzip();
-        let judged = self.judge(spec, allocations.clone()).await;
-        let mut judged = match judged {
+        let mut judged = match self.judge(spec, allocations.clone()).await {
             Ok(judged) => judged,
             Err(error) => return self.fail(error, start.elapsed()),
         };
@@ -162,7 +155,23 @@ impl Collector {
             error: None,
             duration: start.elapsed(),
         };
-        self.place(spec, (status, uncertain), judged, Some(health));
+        self.place(Placements {
+            on: Keys::of(&spec.gpus),
+            status,
+            uncertain,
+            judged,
+            health: Some(health),
+        });
+    }
+
+    /// Restores the earlier record, once it was read.
+    fn restore(&mut self) {
+        if let Some((record, _)) = &mut self.keeper
+            && record.has_changed().unwrap_or(false)
+        {
+            let record = record.borrow_and_update().clone();
+            self.tracker.restore(record.unwrap_or_default());
+        }
     }
 
     /// Returns the kubelet's answer without what pods only look at.
@@ -181,7 +190,12 @@ impl Collector {
         match self.judge(spec, allocations.unwrap_or_default()).await {
             Ok(judged) => {
                 self.log.succeeded(&BTreeSet::new());
-                self.place(spec, (status, BTreeSet::new()), judged, None);
+                self.place(Placements {
+                    on: Keys::of(&spec.gpus),
+                    status,
+                    judged,
+                    ..Placements::default()
+                });
             }
             Err(error) => self.fail(error, start.elapsed()),
         }
@@ -239,19 +253,13 @@ impl Collector {
         });
     }
 
-    fn place(
-        &mut self,
-        spec: &NodeTopologySpec,
-        (status, uncertain): (Option<NodeTopologyStatus>, BTreeSet<u32>),
-        judged: Vec<Judged>,
-        health: Option<Health>,
-    ) {
+    fn place(&mut self, placements: Placements) {
         if let Some((record, want)) = &self.keeper
-            && (health.is_none() || record.borrow().is_some())
+            && (placements.health.is_none() || record.borrow().is_some())
         {
             let now = Wanted {
-                on: Keys::of(&spec.gpus),
-                status: status.clone(),
+                on: placements.on.clone(),
+                status: placements.status.clone(),
             };
             want.send_if_modified(|wanted| {
                 let changed = wanted.as_ref() != Some(&now);
@@ -259,13 +267,7 @@ impl Collector {
                 changed
             });
         }
-        self.latest.place(Placements {
-            on: Keys::of(&spec.gpus),
-            status,
-            uncertain,
-            judged,
-            health,
-        });
+        self.latest.place(placements);
     }
 }
 

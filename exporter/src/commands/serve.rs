@@ -21,7 +21,7 @@ use crate::{
     release::Release,
     server::{self, Site},
     snapshot::Latest,
-    tally::{Publishing, Tally},
+    statistics::{Publishing, Statistics},
 };
 
 /// Time that requests in progress get when the program stops.
@@ -67,7 +67,7 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let access = access(args, &inbox).await?;
     let (object, status) = (Publishing::default(), Publishing::default());
     let publishes = args.publish.publish && access.is_some();
-    let tally = Tally {
+    let statistics = Statistics {
         supervisor: Supervisor::default(),
         release: Release::default(),
         cut_offs: web.cut_offs(),
@@ -80,21 +80,23 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
         },
         measures: args.collectives.is_some(),
     };
-    let supervisor = tally.supervisor.clone();
+    let supervisor = statistics.supervisor.clone();
     let node = args.source.node_name.clone().unwrap_or_else(host_name);
-    let latest = Arc::new(Latest::new(node, args.stale_after).with(tally));
+    let latest = Arc::new(Latest::new(node, args.stale_after).with(statistics));
     let every = args.collection_interval;
     if let Some(access) = access.clone().filter(|_| publishes) {
         publish(&supervisor, args, access, &latest, object);
     }
     let recheck = args.publish.publish_interval;
-    let tally = status;
-    let keep = publishes.then_some(allocations::Publish { recheck, tally });
+    let statistics = status;
+    let keep = publishes.then_some(allocations::Publish {
+        recheck,
+        statistics,
+    });
     if access.is_some() || args.collectives.is_some() {
         measure(&supervisor, args, &latest, inbox);
     }
-    let access = access.map(|access| (access, keep));
-    allocations::start(&supervisor, &args.allocations, access, every, &latest);
+    allocations::start(&supervisor, &args.allocations, access, keep, every, &latest);
     let router = router(args, &latest, control);
     collect::start(&supervisor, name, source, open, every, &latest)?;
     let servers = Servers::start(listeners, &web, &web.protect(router)).context("serving")?;
@@ -108,7 +110,7 @@ fn router(args: &ServeArgs, latest: &Arc<Latest>, control: Option<Arc<Control>>)
         metrics_path: args.web.telemetry_path.clone(),
         groups: args.collectors.0,
     };
-    let release = latest.tally().release.clone();
+    let release = latest.statistics().release.clone();
     let lifecycle = lifecycle::router(release, args.web.enable_lifecycle);
     let router = server::router(site).merge(lifecycle);
     match control {
@@ -122,14 +124,14 @@ fn publish(
     args: &ServeArgs,
     access: ClusterAccess,
     latest: &Arc<Latest>,
-    tally: Publishing,
+    statistics: Publishing,
 ) {
     let (aliases, recheck) = (args.publish.alias_labels, args.publish.publish_interval);
     let latest = Arc::clone(latest);
     supervisor.keep("the publisher", Weight::Vital, move || {
         let ClusterAccess { client, node, .. } = access.clone();
         let publisher = Publisher::new(client, node, aliases);
-        publish::run(publisher, Arc::clone(&latest), recheck, tally.clone())
+        publish::run(publisher, Arc::clone(&latest), recheck, statistics.clone())
     });
 }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     snapshot::View,
-    tally::{Failure, Tally},
+    statistics::{Failure, Statistics},
 };
 
 pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
@@ -33,7 +33,7 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     out.write(&families::SNAPSHOT_AGE, age)?;
     let released = Value::Whole(view.is_released().into());
     out.write(&families::SOURCE_RELEASED, [([], released)])?;
-    work(out, &view.tally)?;
+    work(out, &view.statistics)?;
     let source = source(view);
     let source = source.as_ref().map(|(kind, from)| {
         let labels = [kind.as_str().into(), Label::Text(from)];
@@ -60,8 +60,8 @@ fn source(view: &View) -> Option<(SourceKind, String)> {
 }
 
 /// Writes the process's statistics about itself.
-fn work(out: &mut Writer<'_>, tally: &Tally) -> fmt::Result {
-    let publishing = &tally.publishing;
+fn work(out: &mut Writer<'_>, statistics: &Statistics) -> fmt::Result {
+    let publishing = &statistics.publishing;
     let published = publishing.iter().filter_map(|(what, one)| {
         let at = one.last_success()?.duration_since(UNIX_EPOCH).ok()?;
         Some(([(*what).into()], Value::Real(at.as_secs_f64())))
@@ -73,10 +73,10 @@ fn work(out: &mut Writer<'_>, tally: &Tally) -> fmt::Result {
         failures.map(move |(why, count)| (labels(why), Value::Whole(count)))
     });
     out.write(&families::PUBLISH_FAILURES, failures)?;
-    let cut_offs = tally.cut_offs.counts();
+    let cut_offs = statistics.cut_offs.counts();
     let cut_offs = cut_offs.map(|(why, count)| ([why.as_str().into()], Value::Whole(count)));
     out.write(&families::CUT_OFFS, cut_offs)?;
-    let restarts = tally.supervisor.restarts().into_iter();
+    let restarts = statistics.supervisor.restarts().into_iter();
     let restarts = restarts.map(|(part, count)| ([part.into()], Value::Whole(count)));
     out.write(&families::RESTARTS, restarts)?;
     let dropped = Value::Whole(nvlink_runtime::log::dropped());

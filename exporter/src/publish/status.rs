@@ -20,7 +20,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{BACKOFF, PublishError, is_conflict, is_not_found, object};
 use crate::{
     placement::Keys,
-    tally::{Failure, Publishing},
+    statistics::{Failure, Publishing},
 };
 
 /// Field manager of the status.
@@ -178,7 +178,7 @@ pub(crate) struct Keeper {
     pub(crate) wanted: watch::Receiver<Option<Wanted>>,
     /// Time between two checks of the status, in case someone changed it.
     pub(crate) recheck: Duration,
-    pub(crate) tally: Publishing,
+    pub(crate) statistics: Publishing,
 }
 
 impl Keeper {
@@ -194,7 +194,7 @@ impl Keeper {
                     break;
                 }
                 Err(error) => {
-                    self.tally.failed(Failure::from(&error));
+                    self.statistics.failed(Failure::from(&error));
                     backoff
                         .wait("reading the record of allocations failed", &error)
                         .await;
@@ -211,13 +211,13 @@ impl Keeper {
                 // The object is written elsewhere, perhaps soon, perhaps never.
                 Ok(StatusOutcome::NoObject | StatusOutcome::Behind) => backoff.next(),
                 Ok(outcome) => {
-                    self.tally.succeeded();
+                    self.statistics.succeeded();
                     tracing::debug!(node = self.node, ?outcome, "allocations published");
                     backoff = Backoff::default();
                     self.recheck
                 }
                 Err(error) => {
-                    self.tally.failed(Failure::from(&error));
+                    self.statistics.failed(Failure::from(&error));
                     backoff
                         .wait("publishing the allocations failed", &error)
                         .await;
@@ -285,7 +285,7 @@ mod tests {
             record: watch::Sender::new(None),
             wanted,
             recheck: Duration::from_secs(600),
-            tally: Publishing::default(),
+            statistics: Publishing::default(),
         };
         tokio::spawn(keeper.run());
         tokio::time::sleep(Duration::from_secs(600)).await;

@@ -15,7 +15,7 @@ use nvlink_exporter::{
     page,
     placement::{Judged, PatternFrom, Placements},
     snapshot::{Latest, Snapshot, View},
-    tally::{Publishing, Tally},
+    statistics::{Publishing, Statistics},
 };
 use nvlink_runtime::supervise::Weight;
 use nvlink_source::sim;
@@ -142,20 +142,20 @@ fn the_numbers_of_every_board() {
 fn published() -> View {
     let published = Publishing::default();
     published.succeeded();
-    let tally = Tally {
+    let statistics = Statistics {
         publishing: vec![("topology", published)],
-        ..Tally::default()
+        ..Statistics::default()
     };
     let park = || -> Result<(), Infallible> {
         loop {
             std::thread::park();
         }
     };
-    let part = tally
+    let part = statistics
         .supervisor
         .thread("the collector", Weight::Minor, park);
     part.unwrap();
-    Latest::default().with(tally).view(Instant::now())
+    Latest::default().with(statistics).view(Instant::now())
 }
 
 #[test]

@@ -16,7 +16,7 @@ use nvlink_exporter::{
     metrics::{self, Groups},
     publish::{self, PublishError, Publisher, Written, unpublish},
     snapshot::Latest,
-    tally::{Publishing, Tally},
+    statistics::{Publishing, Statistics},
 };
 
 fn publisher(client: &Client, aliases: bool) -> Publisher {
@@ -301,11 +301,11 @@ async fn metrics_report_how_publishing_goes() {
         ..Cluster::default()
     });
     let publishing = Publishing::default();
-    let tally = Tally {
+    let statistics = Statistics {
         publishing: vec![("topology", publishing.clone())],
-        ..Tally::default()
+        ..Statistics::default()
     };
-    let latest = Arc::new(Latest::default().with(tally));
+    let latest = Arc::new(Latest::default().with(statistics));
     let l40s = crate::support::snapshot("sim:l40s", reading("sim:l40s"), Instant::now());
     latest.publish(l40s);
     let publisher = publisher(&client, false);

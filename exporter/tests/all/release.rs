@@ -65,7 +65,7 @@ struct Exporter {
 impl Exporter {
     fn start(source: Box<dyn Source>, opener: collect::Open, interval: Duration) -> Self {
         let latest = Arc::new(Latest::default());
-        let release = latest.tally().release.clone();
+        let release = latest.statistics().release.clone();
         let router = server::router(Site::new(Arc::clone(&latest)));
         let supervisor = Supervisor::default();
         let name = "driver".to_owned();

@@ -17,7 +17,7 @@ use nvlink_exporter::{
     remotes::Remotes,
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
-    tally::Tally,
+    statistics::Statistics,
 };
 use nvlink_runtime::supervise::Weight;
 use nvlink_topology::{Allocation, Pattern};
@@ -402,13 +402,13 @@ async fn a_job_keeps_its_gpus_when_their_indices_move() {
 
 #[tokio::test]
 async fn the_process_is_live_while_its_parts_are() {
-    let tally = Tally::default();
-    let latest = Arc::new(Latest::default().with(tally.clone()));
+    let statistics = Statistics::default();
+    let latest = Arc::new(Latest::default().with(statistics.clone()));
     assert_eq!(ask(&latest, "/livez", "").await.status, StatusCode::OK);
     let failed = async { Err("out of order") };
-    tally.supervisor.require("the publisher", failed);
-    tally.supervisor.failed().await;
-    tally
+    statistics.supervisor.require("the publisher", failed);
+    statistics.supervisor.failed().await;
+    statistics
         .supervisor
         .keep("the collector", Weight::Vital, || async {});
     let until = Instant::now() + Duration::from_secs(30);

@@ -11,7 +11,7 @@ use nvlink_exporter::{
     collect::collect,
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
-    tally::Tally,
+    statistics::Statistics,
     totals::Totals,
 };
 use nvlink_runtime::supervise::{Supervisor, Weight};
@@ -42,11 +42,11 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let finished = snapshot.health.finished;
     snapshot.totals = Totals::default().observe(data, finished);
     snapshot.health.duration = Duration::from_millis(2);
-    let tally = Tally {
+    let statistics = Statistics {
         supervisor: parts(),
-        ..Tally::default()
+        ..Statistics::default()
     };
-    let latest = Latest::default().with(tally);
+    let latest = Latest::default().with(statistics);
     latest.publish(snapshot);
     latest.place(held);
     latest.measure(Arc::new(results()));

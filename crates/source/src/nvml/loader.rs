@@ -1,4 +1,6 @@
-//! Finds the file that the dynamic loader would load, without calling the loader.
+//! Finds the file that the dynamic loader would load, without calling the loader: `elf` must check the
+//! file before the loader maps it. Where a distribution puts the driver into a directory of its own,
+//! only the loader's index has its path.
 
 use std::{
     env::{self, consts::ARCH},

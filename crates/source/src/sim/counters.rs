@@ -10,7 +10,7 @@
 //! Counts accumulate from reading to reading, so that a link that was down for a
 //! while continues from its last value.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use nvlink_topology::{
     Gpu,
@@ -18,7 +18,7 @@ use nvlink_topology::{
 };
 
 use super::{
-    damage::Damage,
+    damage::Wrong,
     errors::{self, RisingError},
     fault::Fault,
 };
@@ -52,6 +52,13 @@ struct Count {
     errors: BTreeMap<ErrorKind, u128>,
 }
 
+/// What a link sent and received in a while, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    sent: u64,
+    received: u64,
+}
+
 impl Counters {
     /// Shows the resets of GPUs until now: the links of a GPU that was reset since the last
     /// call count from zero.
@@ -67,22 +74,22 @@ impl Counters {
         &mut self,
         profile: &Profile,
         gpus: &[Gpu],
-        (faults, damage): (&[Fault], &Damage),
+        wrong: Wrong<'_>,
         now: Duration,
     ) -> Vec<LinkCounters> {
-        let span = (self.until, now.max(self.until));
-        self.until = span.1;
+        let span = self.until..now.max(self.until);
+        self.until = span.end;
         let mut all = Vec::new();
         for gpu in gpus {
-            let rates_only = faults.contains(&Fault::RatesOnly { gpu: gpu.index });
+            let rates_only = wrong.faults.contains(&Fault::RatesOnly { gpu: gpu.index });
             for link in gpu.links.iter().flatten().filter(|link| link.up) {
                 let at = (gpu.index, link.index);
-                let (sent, received) = moved(profile, (faults, damage), at, span);
-                let rates = rates(profile, faults, at);
+                let moved = moved(profile, wrong, at, &span);
+                let rates = rates(profile, wrong.faults, at);
                 let count = self.links.entry(at).or_default();
-                count.add(sent, received, &rates, span);
+                count.add(moved, &rates, &span);
                 all.push(match rates_only {
-                    true => count.rates(profile, at, (sent, received), span),
+                    true => count.rates(profile, at, moved, &span),
                     false => count.bytes(profile, at),
                 });
                 if let (true, Some(last)) = (profile.is_nvlink5(), all.last_mut()) {
@@ -95,16 +102,10 @@ impl Counters {
 }
 
 impl Count {
-    fn add(
-        &mut self,
-        sent: u64,
-        received: u64,
-        rates: &BTreeMap<ErrorKind, u64>,
-        (from, to): (Duration, Duration),
-    ) {
-        self.sent = self.sent.saturating_add(sent);
-        self.received = self.received.saturating_add(received);
-        let elapsed = to.as_millis() - from.as_millis();
+    fn add(&mut self, moved: Moved, rates: &BTreeMap<ErrorKind, u64>, span: &Range<Duration>) {
+        self.sent = self.sent.saturating_add(moved.sent);
+        self.received = self.received.saturating_add(moved.received);
+        let elapsed = span.end.as_millis() - span.start.as_millis();
         for (&kind, &per_hour) in rates {
             let parts = self.errors.entry(kind).or_default();
             *parts = parts.saturating_add(elapsed.saturating_mul(per_hour.into()));
@@ -128,15 +129,15 @@ impl Count {
         &self,
         profile: &Profile,
         at: (u32, u32),
-        (sent, received): (u64, u64),
-        (from, to): (Duration, Duration),
+        moved: Moved,
+        span: &Range<Duration>,
     ) -> LinkCounters {
-        let seconds = (to - from).as_secs_f64();
+        let seconds = (span.end - span.start).as_secs_f64();
         let rate = |bytes: u64| (seconds > 0.0).then(|| bytes as f64 / seconds);
         LinkCounters {
             source: Some(CounterSource::Gpm),
-            transmit_bytes_per_second: rate(sent),
-            receive_bytes_per_second: rate(received),
+            transmit_bytes_per_second: rate(moved.sent),
+            receive_bytes_per_second: rate(moved.received),
             ..self.errors(profile, at)
         }
     }
@@ -159,18 +160,18 @@ impl Count {
 /// Returns the bytes that a link sent and received within `span`.
 fn moved(
     profile: &Profile,
-    (faults, damage): (&[Fault], &Damage),
+    Wrong { faults, damage }: Wrong<'_>,
     (gpu, link): (u32, u32),
-    (from, to): (Duration, Duration),
-) -> (u64, u64) {
+    span: &Range<Duration>,
+) -> Moved {
     // Without a fabric there is no routing.
     if damage.fabric.is_some() {
-        return (0, 0);
+        return Moved::default();
     }
     let sender = match peers(profile, gpu as usize).nth(link as usize) {
         // The far end of a direct link must be up as well.
         Some((peer, there)) if damage.is_up(peer as u32, there) => (peer as u32, there),
-        Some(_) => return (0, 0),
+        Some(_) => return Moved::default(),
         None => {
             let all = profile.gpus.len() as u32;
             let mut before = (0..gpu).rev().chain((gpu..all).rev());
@@ -185,9 +186,12 @@ fn moved(
             Some(percent) => at_rate(rate / 100 * u64::from(percent), now),
             None => bytes(rate, stream, now),
         };
-        bytes(to).saturating_sub(bytes(from))
+        bytes(span.end).saturating_sub(bytes(span.start))
     };
-    (moved((gpu, link)), moved(sender))
+    Moved {
+        sent: moved((gpu, link)),
+        received: moved(sender),
+    }
 }
 
 /// Returns the percentage of the line rate that a fault sets for a GPU.

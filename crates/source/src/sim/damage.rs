@@ -7,6 +7,13 @@ use nvlink_topology::profile::{self, Profile, peers};
 use super::fault::Fault;
 use crate::FabricState;
 
+/// What is wrong with a node: the faults, and what they do to the hardware.
+#[derive(Clone, Copy)]
+pub(super) struct Wrong<'a> {
+    pub(super) faults: &'a [Fault],
+    pub(super) damage: &'a Damage,
+}
+
 /// The parts that do not work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {

@@ -2,7 +2,12 @@
 
 use nvlink_topology::{Gpu, RecoveryAction, generation::Generation, profile::Profile};
 
-use super::{control::Events, damage::Damage, errors, fault::Fault};
+use super::{
+    control::Events,
+    damage::{Damage, Wrong},
+    errors,
+    fault::Fault,
+};
 use crate::{FabricCondition, FabricHealth, FabricState, GpuHealth, RowRemap};
 
 const CONDITIONS: [FabricCondition; 5] = [
@@ -23,7 +28,7 @@ pub(super) fn has_verdict(profile: &Profile) -> bool {
 pub(super) fn read(
     profile: &Profile,
     gpus: &[Gpu],
-    (faults, damage): (&[Fault], &Damage),
+    Wrong { faults, damage }: Wrong<'_>,
     events: &Events,
 ) -> Vec<GpuHealth> {
     let told = has_verdict(profile);

@@ -9,7 +9,7 @@ use nvlink_exporter::{
     marks::{Marks, Record},
     publish,
     snapshot::{Latest, Snapshot},
-    tally::Publishing,
+    statistics::Publishing,
 };
 use nvlink_source::{Opener, Reading};
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use crate::release::Release;
 
 /// All statistics; clones share their counters.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct Statistics {
     /// The parts of the process.
     pub supervisor: Supervisor,
     /// Whether the source is released.

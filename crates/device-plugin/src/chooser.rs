@@ -18,7 +18,7 @@ const MOST_ORDERS: usize = 4096;
 
 /// The GPUs of a node and what joins them, at one point in time.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Chooser {
     spec: NodeTopologySpec,
     graph: Graph,
     /// GPUs that come last: the broken ones, and those with MIG, of which a container that gets the
@@ -39,8 +39,8 @@ pub(super) struct Order {
     pub(super) uuids: Vec<String>,
 }
 
-impl Board {
-    /// Returns the board of a node; `None` if its NVLinks are not known.
+impl Chooser {
+    /// Returns what chooses among the GPUs of a node; `None` if its NVLinks are not known.
     pub(super) fn new(spec: &NodeTopologySpec) -> Option<Self> {
         let graph = spec.knows_nvlink().then(|| Graph::new(spec).ok())??;
         let mig = spec.gpus.iter().filter(|gpu| gpu.mig_enabled);
@@ -55,7 +55,7 @@ impl Board {
         })
     }
 
-    /// Reports whether it is the board of such a node.
+    /// Reports whether it was made for such a node.
     pub(super) fn is_of(&self, spec: &NodeTopologySpec) -> bool {
         self.spec == *spec
     }
@@ -197,77 +197,77 @@ mod tests {
     #[test]
     fn the_preferred_gpus_are_those_of_place_in_their_order() {
         let spec = spec("dgx1-v100");
-        let board = Board::new(&spec).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
         let free = uuids(&spec, &[1, 2, 3, 4, 6, 7]);
-        let preferred = board.prefer(GPU, &wish(&free, &[], 4)).unwrap();
+        let preferred = chooser.prefer(GPU, &wish(&free, &[], 4)).unwrap();
         let request = Request {
             gpus: 4,
-            free: board.graph.set(&[1, 2, 3, 4, 6, 7]).unwrap(),
+            free: chooser.graph.set(&[1, 2, 3, 4, 6, 7]).unwrap(),
             required: GpuSet::EMPTY,
             pattern: Pattern::default(),
             scope: Scope::Node,
         };
-        let placed = place(&board.graph, &request).unwrap().gpus;
+        let placed = place(&chooser.graph, &request).unwrap().gpus;
         let placed: Vec<usize> = placed.iter().map(|&gpu| gpu as usize).collect();
         assert_eq!(preferred, uuids(&spec, &placed));
 
         let required = uuids(&spec, &[4]);
-        let preferred = board.prefer(GPU, &wish(&free, &required, 2)).unwrap();
+        let preferred = chooser.prefer(GPU, &wish(&free, &required, 2)).unwrap();
         assert!(preferred.contains(&required[0]));
         let indices: Vec<String> = ["1", "2", "3"].map(str::to_owned).into();
-        assert!(board.prefer(GPU, &wish(&indices, &[], 2)).is_some());
+        assert!(chooser.prefer(GPU, &wish(&indices, &[], 2)).is_some());
     }
 
     #[test]
     fn broken_gpus_come_last() {
         let spec = spec("h200-degraded");
-        let board = Board::new(&spec).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
         let all: Vec<usize> = (0..8).collect();
         let broken: Vec<u32> = spec.broken_gpus().collect();
         let sound = i32::try_from(8 - broken.len()).unwrap();
         let all = uuids(&spec, &all);
-        let preferred = board.prefer(GPU, &wish(&all, &[], sound)).unwrap();
+        let preferred = chooser.prefer(GPU, &wish(&all, &[], sound)).unwrap();
         let broken: Vec<usize> = broken.iter().map(|&gpu| gpu as usize).collect();
         assert!(!broken.is_empty());
         for uuid in uuids(&spec, &broken) {
             assert!(!preferred.contains(&uuid), "{uuid}");
         }
-        assert_eq!(board.prefer(GPU, &wish(&all, &[], 8)).unwrap().len(), 8);
+        assert_eq!(chooser.prefer(GPU, &wish(&all, &[], 8)).unwrap().len(), 8);
     }
 
     #[test]
     fn shares_of_gpus_are_the_vendor_s_choice() {
         let spec = spec("a100-pcie-pairs");
-        let board = Board::new(&spec).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
         let uuids = uuids(&spec, &[0, 2, 3]);
         let shares = uuids
             .iter()
             .flat_map(|uuid| [1, 0].map(|share| format!("{uuid}::{share}")));
         let shares: Vec<String> = shares.collect();
         for size in 1..=3 {
-            assert_eq!(board.prefer(GPU, &wish(&shares, &[], size)), None);
+            assert_eq!(chooser.prefer(GPU, &wish(&shares, &[], size)), None);
         }
-        assert_eq!(board.order(GPU, &shares), None);
+        assert_eq!(chooser.order(GPU, &shares), None);
     }
 
     #[test]
     fn gpus_with_mig_come_last() {
         let mut spec = spec("dgx1-v100");
         spec.gpus[0].mig_enabled = true;
-        let board = Board::new(&spec).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
         let all: Vec<usize> = (0..8).collect();
         let all = uuids(&spec, &all);
         for size in [1, 2, 7] {
-            let preferred = board.prefer(GPU, &wish(&all, &[], size)).unwrap();
+            let preferred = chooser.prefer(GPU, &wish(&all, &[], size)).unwrap();
             assert!(!preferred.contains(&all[0]), "{preferred:?}");
         }
-        assert_eq!(board.prefer(GPU, &wish(&all, &[], 8)).unwrap().len(), 8);
+        assert_eq!(chooser.prefer(GPU, &wish(&all, &[], 8)).unwrap().len(), 8);
     }
 
     #[test]
     fn the_vendor_answers_what_is_no_whole_gpu_of_this_node() {
         let spec = spec("dgx-h100");
-        let board = Board::new(&spec).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
         let good = uuids(&spec, &[0, 1]);
         for odd in [
             "MIG-7f3e1b1c-0000-5555-aaaa-123456789abc".to_owned(),
@@ -279,20 +279,20 @@ mod tests {
             String::new(),
         ] {
             let mixed = [&good[..], std::slice::from_ref(&odd)].concat();
-            assert_eq!(board.prefer(GPU, &wish(&mixed, &[], 2)), None, "{odd}");
-            assert_eq!(board.order(GPU, &mixed), None, "{odd}");
+            assert_eq!(chooser.prefer(GPU, &wish(&mixed, &[], 2)), None, "{odd}");
+            assert_eq!(chooser.order(GPU, &mixed), None, "{odd}");
         }
         for size in [0, -1, 3, i32::MAX, i32::MIN] {
-            assert_eq!(board.prefer(GPU, &wish(&good, &[], size)), None, "{size}");
+            assert_eq!(chooser.prefer(GPU, &wish(&good, &[], size)), None, "{size}");
         }
         // Numbers are GPUs only for NVIDIA's own resources.
         let numbers = ["0".to_owned(), "1".to_owned()];
         assert_eq!(
-            board.prefer("example.com/card", &wish(&numbers, &[], 2)),
+            chooser.prefer("example.com/card", &wish(&numbers, &[], 2)),
             None
         );
         assert!(
-            board
+            chooser
                 .prefer("example.com/card", &wish(&good, &[], 2))
                 .is_some()
         );
@@ -301,12 +301,12 @@ mod tests {
     #[test]
     fn an_order_counts_the_container_s_own_gpus() {
         let spec = spec("dgx1-v100");
-        let board = Board::new(&spec).unwrap();
-        let order = board.order(GPU, &uuids(&spec, &[7, 6, 5, 4])).unwrap();
+        let chooser = Chooser::new(&spec).unwrap();
+        let order = chooser.order(GPU, &uuids(&spec, &[7, 6, 5, 4])).unwrap();
         let placement = nvlink_topology::search::rate(
-            &board.graph,
-            board.graph.set(&[4, 5, 6, 7]).unwrap(),
-            board.graph.set(&[4, 5, 6, 7]).unwrap(),
+            &chooser.graph,
+            chooser.graph.set(&[4, 5, 6, 7]).unwrap(),
+            chooser.graph.set(&[4, 5, 6, 7]).unwrap(),
             Pattern::default(),
         );
         let ranks = placement.unwrap().gpus;
@@ -314,8 +314,11 @@ mod tests {
         assert_eq!(order.uuids, uuids(&spec, &ranks));
         let relative: Vec<usize> = ranks.iter().map(|gpu| gpu - 4).collect();
         assert_eq!(order.relative, relative);
-        assert_eq!(board.order(GPU, &uuids(&spec, &[3])).unwrap().relative, [0]);
-        assert_eq!(board.order(GPU, &[]), None);
+        assert_eq!(
+            chooser.order(GPU, &uuids(&spec, &[3])).unwrap().relative,
+            [0]
+        );
+        assert_eq!(chooser.order(GPU, &[]), None);
     }
 
     #[test]
@@ -323,6 +326,6 @@ mod tests {
         let mut spec = spec("dgx-h100");
         spec.edges.clear();
         spec.gpus.iter_mut().for_each(|gpu| gpu.links = None);
-        assert!(Board::new(&spec).is_none());
+        assert!(Chooser::new(&spec).is_none());
     }
 }
