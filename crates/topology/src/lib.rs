@@ -8,7 +8,7 @@
 //! * [`Graph`] has the same content in the form that the search needs.
 //! * [`Pattern`] and [`Shape`] define which ranks communicate; [`search`] finds the
 //!   placement with the least communication time, and the next best set of GPUs; [`multi_node`] does so for several
-//!   nodes.
+//!   nodes. [`memo`] remembers what was found.
 //! * [`profile`] has the hardware of well-known machines, for simulated nodes.
 //! * [`labels`] and [`descriptor`] define the labels and annotations of the Node.
 
@@ -28,6 +28,7 @@ pub mod generation;
 mod gpu_set;
 mod graph;
 pub mod labels;
+pub mod memo;
 mod missing;
 mod model;
 pub mod multi_node;

@@ -301,6 +301,7 @@ impl Plan<'_> {
             set,
             cost: found.as_ref().map_or(0.0, |found| found.cost),
             total_cost: found.as_ref().map_or(0.0, |found| found.total_cost),
+            quality: found.as_ref().map_or(1.0, |found| found.quality),
             broken: 0,
             breaks: false,
             full_speed: false,
