@@ -25,7 +25,7 @@ check: toolchain ## check formatting and clippy, and run the tests that need no 
 	@tests/step "formatting" -- cargo fmt --all --check
 	@tests/step "clippy" -- cargo clippy --workspace --all-targets --locked -- -D warnings
 	@tests/step "compiling the tests" -- cargo test $(UNIT) --no-run
-	@CORPUS=$(or $(CORPUS),0..20000) SEQUENCES=$(or $(SEQUENCES),1000) tests/step "tests" -- cargo test $(UNIT)
+	@CORPUS=$(or $(CORPUS),0..20000) CASES_PERCENT=$(or $(CASES_PERCENT),20) tests/step "tests" -- cargo test $(UNIT)
 
 generate: ## write all generated files: pages of docs/, golden files, dashboards, and what the chart has from the programs
 	@tests/generate

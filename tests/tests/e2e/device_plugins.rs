@@ -7,6 +7,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
@@ -155,10 +156,46 @@ fn peers_that_never_register_are_counted_and_make_it_unready() {
     assert!(between.metric(series).unwrap() >= 10.0);
 }
 
-/// Asserts that the log says this of a socket of NVIDIA's plugin that answers in a directory.
-fn is_named_after_a_minute(between: &DevicePlugin, directory: &Path, what: &str) {
-    let socket = directory.join("nvidia-gpu.sock");
-    let _plugin = UnixListener::bind(&socket).unwrap();
+/// A device plugin with a socket of NVIDIA's plugin that answers, but never registers.
+struct Strange {
+    between: DevicePlugin,
+    socket: PathBuf,
+    _plugin: UnixListener,
+}
+
+impl Strange {
+    fn new(between: DevicePlugin, directory: &Path) -> Self {
+        let socket = directory.join("nvidia-gpu.sock");
+        let _plugin = UnixListener::bind(&socket).unwrap();
+        Self {
+            between,
+            socket,
+            _plugin,
+        }
+    }
+}
+
+/// Returns one whose plugin answers in the kubelet's directory, and one in whose own directory it
+/// does. They are started together, so that their tests wait for one minute and not for two.
+fn strange() -> &'static [Strange; 2] {
+    static BOTH: OnceLock<[Strange; 2]> = OnceLock::new();
+    BOTH.get_or_init(|| {
+        let (elsewhere, kubelet, _) = alone("elsewhere");
+        let (unregistered, _, vendor) = alone("unregistered");
+        [
+            Strange::new(elsewhere, &kubelet),
+            Strange::new(unregistered, &vendor),
+        ]
+    })
+}
+
+/// Asserts that the log says this of the socket.
+fn is_named_after_a_minute(
+    Strange {
+        between, socket, ..
+    }: &Strange,
+    what: &str,
+) {
     let expected = format!("{} answers{what}", socket.display());
     between
         .process
@@ -170,19 +207,15 @@ fn is_named_after_a_minute(between: &DevicePlugin, directory: &Path, what: &str)
 
 #[test]
 fn a_plugin_that_stays_with_the_kubelet_is_named_after_a_minute() {
-    let (between, kubelet, _) = alone("elsewhere");
-    is_named_after_a_minute(&between, &kubelet, ": NVIDIA's device plugin registers");
+    let [elsewhere, _] = strange();
+    is_named_after_a_minute(elsewhere, ": NVIDIA's device plugin registers");
 }
 
 /// As NVIDIA's plugin does with `--kubelet-socket=""`.
 #[test]
 fn a_plugin_that_serves_and_never_registers_is_named_after_a_minute() {
-    let (between, _, vendor) = alone("unregistered");
-    is_named_after_a_minute(
-        &between,
-        &vendor,
-        ", and its device plugin has not registered",
-    );
+    let [_, unregistered] = strange();
+    is_named_after_a_minute(unregistered, ", and its device plugin has not registered");
 }
 
 /// Starts a node whose plugin gives each GPU three shares.

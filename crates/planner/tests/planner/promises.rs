@@ -51,7 +51,7 @@ fn world(nodes: &[NodeState], settings: Settings) -> World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::cases(300))]
 
     #[test]
     fn backfill_delays_nobody(nodes in nodes(), jobs in jobs(14)) {

@@ -252,17 +252,10 @@ fn run(events: &[Event], one_host: bool) {
     chaos.drain();
 }
 
-/// How many random sequences each test runs: 5,000, or what `SEQUENCES` says.
-fn sequences() -> ProptestConfig {
-    let chosen = std::env::var("SEQUENCES").ok();
-    let chosen = chosen.and_then(|number| number.parse().ok());
-    ProptestConfig::with_cases(chosen.unwrap_or(5_000))
-}
-
 // No GPU twice, no gang in part, the same answer as a planner that was told the same state at once,
 // and no deadlock.
 proptest! {
-    #![proptest_config(sequences())]
+    #![proptest_config(crate::cases(5_000))]
 
     #[test]
     fn whatever_happens(events in events()) {

@@ -64,7 +64,7 @@ fn patterns(k: usize) -> impl Strategy<Value = Pattern> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(400))]
 
     #[test]
     fn random_boards_are_exact(
@@ -133,7 +133,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(12))]
 
     /// Above 8 GPUs there are too many permutations for brute force. Instead, the two
     /// algorithms with which the search finds a tour check each other, set by set.

@@ -151,7 +151,7 @@ fn assert_best(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(150))]
 
     #[test]
     fn a_tour_over_shared_uplinks_is_the_best_of_all_sets_and_orders(
@@ -216,7 +216,7 @@ fn larger() -> impl Strategy<Value = NodeTopologySpec> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases(24))]
 
     #[test]
     fn a_placement_on_a_larger_board_is_no_worse_than_the_next_best(
