@@ -125,13 +125,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     watches.synced().await;
 
     let shared = watch::Sender::new(None);
-    let writer = Writer::new(
-        &client,
-        &view,
-        metrics.cluster(),
-        exempt,
-        shared.subscribe(),
-    );
+    let exclusive = shared.subscribe();
+    let writer = Writer::new(&client, &view, metrics.cluster(), exempt, exclusive);
     let queue = Queue::new(&client, &settings, metrics.queue(), shared);
     if let Some(address) = args.extender.extender_listen {
         extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
