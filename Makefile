@@ -18,11 +18,11 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: packages-demo control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
-	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
 demo-observe: packages-demo control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
-	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
 test: packages ## run all tests, including the end-to-end tests on a real control plane and Prometheus
