@@ -108,7 +108,12 @@ fn shared(service_account: &str) -> &'static str {
 /// Returns the commands, one per line, that grant the service account the right to the class.
 /// The Role is applied as a document, because `kubectl create role` accepts the verb `use` for
 /// PodSecurityPolicies only.
-pub(crate) fn role(class: &str, service_account: &str, namespace: &str, granted_in: GrantedIn) -> String {
+pub(crate) fn role(
+    class: &str,
+    service_account: &str,
+    namespace: &str,
+    granted_in: GrantedIn,
+) -> String {
     let mut rule = json!({"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": [USE]});
     let role = match class {
         ALL => format!("{USE}-all-classes"),
