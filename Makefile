@@ -31,11 +31,11 @@ generate: ## write all generated files: pages of docs/, golden files, dashboards
 	@tests/generate
 
 demo: packages-demo control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
-	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
 demo-observe: packages-demo control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
-	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
 test: ## run all tests, including the end-to-end tests on a real control plane and Prometheus; prints the slowest

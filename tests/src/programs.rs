@@ -13,12 +13,15 @@ use crate::process::feed;
 
 pub const EXPORTER: &str = "nvlink-exporter";
 pub const WEBHOOK: &str = "nvlink-webhook";
+/// kubectl's plugin.
+pub const PLUGIN: &str = "kubectl-nvlink";
 /// The fake of the driver's library, see [`crate::nvml`].
 pub const FAKE_NVML: &str = "libfake_nvml.so";
 
-const ALL: [(&str, &str); 3] = [
+const ALL: [(&str, &str); 4] = [
     (EXPORTER, EXPORTER),
     (WEBHOOK, WEBHOOK),
+    (PLUGIN, PLUGIN),
     (FAKE_NVML, "nvlink-fake-nvml"),
 ];
 

@@ -3,24 +3,16 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kubectl_nvlink::args::{CheckArgs, ExemptArgs, PreviewArgs, ScopeArgs};
 use nvlink_admission::policies::LEASE_NAME;
 
 mod extender;
 mod policies;
-mod preview;
-mod simulate;
-mod status;
 mod web;
 
 pub use extender::ExtenderArgs;
 pub use policies::PoliciesArgs;
-pub use preview::{Output, PreviewArgs};
-pub use simulate::{ReportFormat, SimulateArgs};
-pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, StatusArgs};
 pub use web::WebArgs;
-
-use nvlink_admission::decide::Settings;
-use nvlink_api::class::syntax::is_namespace;
 
 use crate::{certificate::pki::SecretName, registration::WebhookTarget};
 
@@ -50,35 +42,10 @@ Examples:
     --service nvlink-system/nvlink-webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
-    /// Show what admission would do to pods, from files alone, and fail if it refuses one.
+    /// Show what admission would do to pods, from files alone: the same as `kubectl nvlink preview`.
     ///
-    /// Accepts pods and objects with pod templates: Jobs, CronJobs, Deployments,
-    /// JobSets, PyTorchJobs, RayClusters and so on; other documents pass through
-    /// unchanged. For a template it decides on the pod that the controller would
-    /// create, with the controller as the requesting user. It contacts no cluster.
-    /// It prints each decision and its reason to stderr.
     /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
     /// cannot be read.
-    #[command(after_help = "\
-Examples:
-  What would change in a job, with the classes of a file:
-    nvlink-webhook preview -f job.yaml --class class.yaml -o diff
-  In CI, fail if a job would be refused:
-    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
-  The same, and fail also if a job would stay Pending because no node can hold its pods:
-    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --strict -o text
-  A pod that the runner of a GitLab job created:
-    kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
-      --user system:serviceaccount:gitlab-runners:gitlab-runner
-
-Everything that decisions need from a cluster:
-  kubectl get domainclasses,nodetopologies,nodes,namespaces -o yaml > cluster.yaml
-
-No file holds the right to use a restricted class: --allow-use assumes it. Where the webhook or
-its policies are installed, ask the API server about a pod and about a service account:
-  kubectl create --dry-run=server --as USER -f pod.yaml
-  kubectl auth can-i use domainclasses.nvlink-domains.io/CLASS -n NAMESPACE \\
-    --as system:serviceaccount:NAMESPACE:ACCOUNT")]
     Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
@@ -106,22 +73,10 @@ Examples:
   nvlink-webhook policies --check
   nvlink-webhook policies --diff")]
     Policies(PoliciesArgs),
-    /// Ask the API server about a pod, by dry run, and report whether the webhook answers.
+    /// Report whether the webhook answers, by a dry run: the same as `kubectl nvlink check`.
     ///
-    /// The pod names a class that does not exist, so the webhook must refuse it; with --class, a
-    /// second pod must get that class. Nothing is created. The pods request one nvidia.com/gpu
-    /// each. Needs a kubeconfig, or the service account of a pod, with the right to create pods in
-    /// the namespace. `helm test` runs it. Exit status 1: the webhook is not registered, does not
-    /// answer, or refuses the class; 2: the API server cannot be asked. The message says what to
-    /// do.
-    #[command(after_help = "\
-Examples:
-  Does the webhook answer?
-    nvlink-webhook check
-  What does a pod of a team get that names a class?
-    nvlink-webhook check --class high-throughput --namespace research
-  With the chart:
-    helm test nvlink-domains --namespace nvlink-system")]
+    /// `helm test` runs it. Exit status 1: the webhook is not registered, does not answer, or
+    /// refuses the class; 2: the API server cannot be asked. The message says what to do.
     Check(CheckArgs),
     /// Empty the queue before the webhook is removed, so that no pod waits forever.
     ///
@@ -135,49 +90,6 @@ Examples:
     /// pod still waits, and the message says why.
     #[command(after_help = "Example:\n  nvlink-webhook drain")]
     Drain,
-    /// Replay a trace of jobs, with the queue and with what clusters do without it.
-    ///
-    /// A virtual clock runs the same jobs under each policy, on simulated nodes:
-    /// nvlink-domains, the queue of this program; spread, kube-scheduler's LeastAllocated and any
-    /// free GPUs of the node, as device plugins hand them out; packed, MostAllocated and the
-    /// lowest indices; aligned, the nodes of packed and the best free GPUs of the node. It prints
-    /// waits, communication times for 1 GiB per GPU by the cost model, and placement quality. It
-    /// contacts no cluster. Exit status 1: the trace is invalid.
-    #[command(after_help = simulate::EXAMPLES)]
-    Simulate(SimulateArgs),
-    /// Subcommands that kubectl has as plugin, too.
-    #[command(flatten)]
-    Show(Show),
-}
-
-/// Node labels that stand for wider scopes.
-#[derive(Clone, Debug, Args)]
-pub struct ScopeArgs {
-    /// Node label that names the rack: the pods of a gang are within one value of it if they can, or must be with the gang scope rack.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_RACK_LABEL",
-        value_name = "KEY",
-        default_value = "topology.kubernetes.io/rack"
-    )]
-    pub rack_label: String,
-    /// Node label that names the zone, likewise.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_ZONE_LABEL",
-        value_name = "KEY",
-        default_value = "topology.kubernetes.io/zone"
-    )]
-    pub zone_label: String,
-}
-
-impl From<ScopeArgs> for Settings {
-    fn from(args: ScopeArgs) -> Self {
-        Self {
-            rack_label: args.rack_label,
-            zone_label: args.zone_label,
-        }
-    }
 }
 
 /// Flags of `serve`.
@@ -331,48 +243,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Flags of `check`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// Class that a pod must get; without it, only whether the webhook answers is checked.
-    #[arg(long, env = "NVLINK_WEBHOOK_CLASS", value_name = "NAME")]
-    pub class: Option<String>,
-    /// Namespace of the pods; not an exempt one.
-    #[arg(
-        short,
-        long,
-        env = "NVLINK_WEBHOOK_NAMESPACE",
-        value_name = "NAME",
-        value_parser = namespace,
-        default_value = "default"
-    )]
-    pub namespace: String,
-}
-
-/// Namespaces without rules: the same for `serve`, `registration` and `policies`.
-#[derive(Clone, Debug, Args)]
-pub struct ExemptArgs {
-    /// Namespaces whose pods are not checked, in addition to kube-system: those of the platform's
-    /// own daemons, such as gpu-operator, and the webhook's own namespace.
-    ///
-    /// Name only namespaces that exist: if the policies are not installed, anybody who may create
-    /// a namespace of such a name can create unchecked pods in it (`serve` logs a warning). If the
-    /// webhook does not run in nvlink-system, set this to the namespace that it runs in.
-    ///
-    /// Once there is a restricted class, daemons that use GPUs without the device plugin (drivers,
-    /// device plugins, dcgm-exporter, nvlink-exporter) are refused in all other namespaces. The
-    /// label nvlink-domains.io/webhook=ignore on a namespace has the same effect as this flag.
-    #[arg(
-        long = "exempt-namespace",
-        env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
-        value_name = "NAME",
-        value_delimiter = ',',
-        value_parser = namespace,
-        default_value = "nvlink-system"
-    )]
-    pub exempt_namespaces: Vec<String>,
-}
-
 /// Flags of `registration`.
 #[derive(Debug, Args)]
 #[group(id = "target", required = true, multiple = false, args = ["url", "service"])]
@@ -389,13 +259,6 @@ pub struct RegistrationArgs {
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    if is_namespace(text) {
-        return Ok(text.to_owned());
-    }
-    Err("not a namespace name: use at most 63 lower-case letters, digits and '-'".to_owned())
 }
 
 fn url(text: &str) -> Result<WebhookTarget, String> {

@@ -30,7 +30,8 @@ use nvlink_runtime::client::{self, Limits};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use crate::{registration::NAME, stdout::print};
+use crate::registration::NAME;
+use kubectl_nvlink::stdout::print;
 
 /// The most pods in an answer of the API server.
 const PAGE: u32 = 500;

@@ -5,7 +5,6 @@
 //! - [`metrics`]: metrics of the program itself;
 //! - [`recent`]: the latest decisions, for the page;
 //! - [`health`]: readiness, and the endpoints that report it;
-//! - `stdout`: printing documents;
 //! - [`policies`]: the ValidatingAdmissionPolicies, printed, and compared with a cluster's;
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
@@ -13,10 +12,6 @@
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;
-//! - [`preview`]: the decision, made from files;
-//! - `simulate`: the queue, on a trace of jobs;
-//! - [`status`]: the queue and the domains, with the rights of whoever asks;
-//! - `check`: whether the webhook of a cluster answers;
 //! - `drain`: empties the queue before the webhook is removed;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
@@ -24,21 +19,16 @@
 pub mod admission;
 pub mod args;
 pub mod certificate;
-mod check;
 mod drain;
 pub mod extender;
 pub mod health;
 pub mod metrics;
 pub mod page;
 pub mod policies;
-pub mod preview;
 pub mod recent;
 pub mod registration;
 mod run;
 pub mod serve;
-mod simulate;
-pub mod status;
-mod stdout;
 
 pub use registration::{WebhookTarget, registration};
 pub use run::run;

@@ -11,7 +11,7 @@ use nvlink_admission::policies::{Differing, Site, documents, text};
 use nvlink_runtime::client::{self, Limits};
 use serde_json::{Value, json};
 
-use crate::stdout::print;
+use kubectl_nvlink::stdout::print;
 
 mod current;
 

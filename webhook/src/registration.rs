@@ -17,7 +17,7 @@ use nvlink_admission::policies;
 use crate::admission::server::PATH;
 
 /// The name of the configuration.
-pub const NAME: &str = "nvlink-domains.io";
+pub const NAME: &str = nvlink_api::REGISTRATION;
 
 /// The address at which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,53 +1,31 @@
 //! From the command line to an exit status.
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use kubectl_nvlink::{check, preview, stdout::print};
 use nvlink_api::{crd, yaml};
 use nvlink_runtime::{flags, log, tls};
 use serde_json::json;
 
 use crate::{
-    args::{Cli, Command, Plugin, RegistrationArgs, Show},
-    check, drain, policies, preview, registration, serve, simulate, status,
-    stdout::print,
+    args::{Cli, Command, RegistrationArgs},
+    drain, policies, registration, serve,
 };
 
 /// Runs the program. Returns 0 for success, 1 for failure, 2 for wrong usage.
 #[must_use]
 pub fn run() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
-    let done = if is_plugin(args.first()) {
-        show(parsed::<Plugin>(&args).command)
-    } else {
-        dispatch(parsed(&args))
-    };
-    match done {
+    let cli = Cli::try_parse_from(&args)
+        .unwrap_or_else(|error| flags::naming_variable(error, &Cli::command(), &args).exit());
+    match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
             log::last_words(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Reports whether kubectl runs the program as `kubectl nvlink`.
-fn is_plugin(program: Option<&OsString>) -> bool {
-    let stem = program.and_then(|program| Path::new(program).file_stem());
-    stem.is_some_and(|stem| stem == "kubectl-nvlink")
-}
-
-fn parsed<C: Parser>(args: &[OsString]) -> C {
-    C::try_parse_from(args)
-        .unwrap_or_else(|error| flags::naming_variable(error, &C::command(), args).exit())
-}
-
-fn show(command: Show) -> anyhow::Result<ExitCode> {
-    tls::install_provider();
-    match command {
-        Show::Status(args) => status::run(args),
-        Show::Explain(args) => status::run_explain(args),
     }
 }
 
@@ -92,11 +70,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             tls::install_provider();
             drain::run()
         }
-        Command::Simulate(args) => {
-            simulate::run(&args)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Show(command) => show(command),
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;
             Ok(ExitCode::SUCCESS)

@@ -37,68 +37,82 @@ fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap()
 }
 
-#[test]
-fn webhook_flags_md() {
+/// Compares a generated page with the code, or writes it.
+fn check_flags(page: &str, program: &str, command: Command) {
     let preface = format!(
-        "# Flags of nvlink-webhook\n\n{GENERATED}\n\nA flag wins over its environment variable.\n"
+        "# Flags of {program}\n\n{GENERATED}\n\nA flag wins over its environment variable.\n"
     );
-    let text = flags::page(&preface, Cli::command());
-    let path = root().join("docs/webhook-flags.md");
+    let text = flags::page(&preface, command);
+    let path = root().join(page);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, text).unwrap();
     }
     assert!(
         fs::read_to_string(path).unwrap_or_default() == text,
-        "docs/webhook-flags.md is outdated: run `make generate`"
+        "{page} is outdated: run `make generate`"
     );
 }
 
-/// Returns the command lines of `nvlink-webhook` in `text`, as words, without shell syntax.
-fn command_lines(text: &str) -> Vec<Vec<String>> {
+#[test]
+fn the_pages_of_flags_are_up_to_date() {
+    check_flags("docs/webhook-flags.md", "nvlink-webhook", Cli::command());
+    let plugin = kubectl_nvlink::args::Cli::command();
+    check_flags("docs/kubectl-nvlink-flags.md", "kubectl nvlink", plugin);
+}
+
+/// Returns the command lines of `program` in `text`, as words without the program and shell syntax.
+fn command_lines(text: &str, program: &str, command: &Command) -> Vec<Vec<String>> {
     let joined = text.replace("\\\n", " ");
-    let starts = joined.match_indices("nvlink-webhook ");
-    let lines = starts.map(|(start, _)| {
-        let rest = joined[start..].lines().next().unwrap_or_default();
+    let lines = joined.match_indices(program).map(|(start, _)| {
+        let rest = joined[start + program.len()..].lines().next();
+        let rest = rest.unwrap_or_default();
         let end = rest
             .find(['|', '>', '`', '…', '#', ')'])
             .unwrap_or(rest.len());
         rest[..end].split_whitespace().map(str::to_owned).collect()
     });
-    let commands: Vec<String> = subcommands();
-    let lines: Vec<Vec<String>> = lines.collect();
-    let real = |words: &Vec<String>| words.get(1).is_some_and(|word| commands.contains(word));
-    lines.into_iter().filter(real).collect()
-}
-
-fn subcommands() -> Vec<String> {
-    let command = Cli::command();
-    let names = command.get_subcommands().map(Command::get_name);
-    names.map(str::to_owned).collect()
+    let real = |words: &Vec<String>| {
+        let first = words.first();
+        first.is_some_and(|word| command.find_subcommand(word).is_some())
+    };
+    lines.filter(real).collect()
 }
 
 /// Every flag in a command line of the documentation belongs to the subcommand.
 #[test]
 fn command_lines_of_the_documentation_have_existing_flags() {
-    let mut seen = 0;
-    for page in pages() {
-        for words in command_lines(&read(&page)) {
-            let mut command = Cli::command();
-            command.build();
-            let known = command.find_subcommand(&words[1]).unwrap();
-            for flag in words.iter().filter(|word| word.starts_with("--")) {
-                let name = flag.trim_start_matches("--");
-                let name = name.split('=').next().unwrap();
-                let mut arguments = known.get_arguments();
-                let found = arguments.any(|argument| {
-                    let aliases = argument.get_visible_aliases().unwrap_or_default();
-                    argument.get_long() == Some(name) || aliases.contains(&name)
-                });
-                assert!(found, "{page}: {words:?}: there is no {flag}");
+    for (program, least) in [
+        ("nvlink-webhook ", 4),
+        ("kubectl-nvlink ", 4),
+        ("kubectl nvlink ", 8),
+    ] {
+        let mut command = match program {
+            "nvlink-webhook " => Cli::command(),
+            _ => kubectl_nvlink::args::Cli::command(),
+        };
+        command.build();
+        let mut seen = 0;
+        for page in pages() {
+            for words in command_lines(&read(&page), program, &command) {
+                let known = command.find_subcommand(&words[0]).unwrap();
+                for flag in words.iter().filter(|word| word.starts_with("--")) {
+                    assert!(has(known, flag), "{page}: {words:?}: there is no {flag}");
+                }
+                seen += 1;
             }
-            seen += 1;
         }
+        assert!(seen >= least, "{seen} command lines of {program}");
     }
-    assert!(seen >= 8, "{seen} command lines");
+}
+
+/// Reports whether a subcommand has the flag.
+fn has(command: &Command, flag: &str) -> bool {
+    let name = flag.trim_start_matches("--");
+    let name = name.split('=').next().unwrap();
+    command.get_arguments().any(|argument| {
+        let aliases = argument.get_visible_aliases().unwrap_or_default();
+        argument.get_long() == Some(name) || aliases.contains(&name)
+    })
 }
 
 /// Returns the words in backticks on a page.
@@ -192,6 +206,7 @@ fn the_code_map_names_existing_modules() {
         "collectives",
         "kubelet",
         "device-plugin",
+        "kubectl-nvlink",
     ]
     .map(|name| format!("crates/{name}"));
     let programs = ["exporter", "webhook"].map(str::to_owned);

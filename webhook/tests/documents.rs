@@ -124,3 +124,39 @@ fn without_a_cluster_to_compare_with_the_status_is_2() {
     );
     assert_eq!(said.lines().count(), 1, "{said}");
 }
+
+/// Runs the program. Returns its exit status and what it printed.
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_nvlink-webhook");
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(printed).unwrap())
+}
+
+#[test]
+fn bad_usage_is_status_2() {
+    let registration = ["registration", "--url", "http://x", "--ca-file", "x"];
+    for arguments in [&["serve"][..], &["nonsense"], &["preview"], &registration] {
+        let (status, printed) = run(arguments);
+        assert_eq!(status, Some(2), "{printed}");
+    }
+}
+
+#[test]
+fn crds_and_registration_are_printed() {
+    let (_, crds) = run(&["crds"]);
+    assert_eq!(crds.matches("kind: CustomResourceDefinition").count(), 2);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ca.pem");
+    let registration = || {
+        let service = ["registration", "--service", "ns/hook", "--ca-file"];
+        run(&[&service[..], &[file.to_str().unwrap()]].concat())
+    };
+    std::fs::write(&file, "x").unwrap();
+    let (status, printed) = registration();
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(printed.contains("ca.pem is not a PEM file"), "{printed}");
+    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
+    let (_, printed) = registration();
+    assert!(printed.contains("kind: MutatingWebhookConfiguration"));
+}

@@ -21,3 +21,5 @@ pub mod yaml;
 
 /// The field manager of the webhook's writes to the cluster.
 pub const MANAGER: &str = "nvlink-webhook";
+/// The name of the MutatingWebhookConfiguration.
+pub const REGISTRATION: &str = "nvlink-domains.io";

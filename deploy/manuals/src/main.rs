@@ -1,4 +1,4 @@
-//! Writes the manual pages and the shell completions of both programs and of kubectl's plugin into a
+//! Writes the manual pages and the shell completions of the programs into a
 //! directory:
 //! `PROGRAM/man/*.1` and `PROGRAM/completions/*`.
 
@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     for command in [
         nvlink_exporter::args::Cli::command(),
         nvlink_webhook::args::Cli::command(),
-        nvlink_webhook::args::Plugin::command(),
+        kubectl_nvlink::args::Cli::command(),
     ] {
         write(command, into).with_context(|| format!("cannot write into {}", into.display()))?;
     }

@@ -1,4 +1,4 @@
-//! `nvlink-webhook check`: what it reports about a webhook that answers, and why it cannot tell.
+//! `kubectl nvlink check`: what it reports about a webhook that answers, and why it cannot tell.
 //! `running/check.rs` has the webhooks that do not answer.
 
 use std::path::Path;
@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::shared::{control_plane, create_class, namespace_without_webhook, webhook};
 
-/// Runs `nvlink-webhook ARGUMENTS`. Returns its exit status, and what it printed.
+/// Runs `kubectl-nvlink ARGUMENTS`. Returns its exit status, and what it printed.
 pub(crate) fn run(kubeconfig: &Path, arguments: &[&str]) -> (i32, String) {
-    let program = programs::path(programs::WEBHOOK).unwrap();
+    let program = programs::path(programs::PLUGIN).unwrap();
     let mut command = nvlink_tests::command(program);
     let output = command.args(arguments).env("KUBECONFIG", kubeconfig);
     let output = output.output().unwrap();

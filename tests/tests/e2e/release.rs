@@ -124,7 +124,7 @@ fn a_tarball_has_what_a_machine_needs() {
     assert!(!release.unpack(WEBHOOK).join("systemd").exists());
 }
 
-/// The plugin is the webhook's program under another name, and krew finds what its manifest names.
+/// krew finds what the plugin's manifest names.
 #[test]
 fn the_plugin_is_what_its_manifest_says() {
     let release = release();
@@ -133,7 +133,7 @@ fn the_plugin_is_what_its_manifest_says() {
     let help = run(plugin.arg("--help"));
     assert!(help.contains("kubectl nvlink <COMMAND>"), "{help}");
     assert!(
-        help.contains("explain") && !help.contains("preview"),
+        help.contains("explain") && !help.contains("serve"),
         "{help}"
     );
     let manifest = fs::read_to_string(release.dist().join("krew.yaml")).unwrap();

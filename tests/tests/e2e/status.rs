@@ -11,7 +11,7 @@ use std::{
 
 use nvlink_tests::{
     ControlPlane, Kubectl, Node, Webhook, node,
-    programs::{self, EXPORTER, WEBHOOK},
+    programs::{self, EXPORTER, PLUGIN},
     wait_until,
     webhook::install_crds,
     workdir,
@@ -96,7 +96,7 @@ struct Plugin {
 impl Plugin {
     fn new(kubeconfig: PathBuf) -> Self {
         let directory = workdir::fresh("plugin").unwrap();
-        let program = programs::path(WEBHOOK).unwrap();
+        let program = programs::path(PLUGIN).unwrap();
         symlink(program, directory.join("kubectl-nvlink")).unwrap();
         let kubectl = nvlink_tests::assets::path("kubectl").unwrap();
         let first = [directory, kubectl.parent().unwrap().to_owned()];

@@ -52,9 +52,9 @@ fn lint(terminal: &Terminal, files: &Files, job: &str) -> Result<()> {
     let arguments = ["--namespace", "team", "--output", "text", "-f", "-"];
     let arguments = [&["preview", "--class", &class], &arguments[..]].concat();
     terminal.command(
-        "nvlink-webhook preview -f job.yaml --class high-throughput.yaml --namespace team -o text",
+        "kubectl-nvlink preview -f job.yaml --class high-throughput.yaml --namespace team -o text",
     )?;
-    let output = programs::output(programs::WEBHOOK, &arguments, job)?;
+    let output = programs::output(programs::PLUGIN, &arguments, job)?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.code() == Some(1),

@@ -107,7 +107,7 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
     let recording = programs::run(programs::EXPORTER, &record, "")?;
     fs::write(files.path("nodes/dgx.json"), recording)?;
     terminal.command(
-        "nvlink-webhook preview -f job.yaml --class class.yaml --nodes nodes/ --output diff",
+        "kubectl-nvlink preview -f job.yaml --class class.yaml --nodes nodes/ --output diff",
     )?;
     let (job, class, nodes) = (
         files.path("job.yaml"),
@@ -117,7 +117,7 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
     let arguments = [
         "preview", "-f", &job, "--class", &class, "--nodes", &nodes, "--output", "diff",
     ];
-    let output = programs::output(programs::WEBHOOK, &arguments, "")?;
+    let output = programs::output(programs::PLUGIN, &arguments, "")?;
     let reasons = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "preview: {reasons}");
     terminal.output(&reasons)?;

@@ -48,11 +48,11 @@ const WAITING: [Job; 2] = [
     job("probe", 2, "nvlink-domain", "5m"),
 ];
 
-/// Returns a directory with the program under the name by which kubectl finds its plugin.
+/// Returns a directory with kubectl's plugin and nothing else.
 pub(crate) fn plugin() -> Result<PathBuf> {
     let directory = workdir::fresh("plugin")?;
     symlink(
-        programs::path(programs::WEBHOOK)?,
+        programs::path(programs::PLUGIN)?,
         directory.join("kubectl-nvlink"),
     )?;
     Ok(directory)
@@ -166,7 +166,7 @@ fn wait_in_line(terminal: &Terminal, ci: &Kubectl) -> Result<String> {
         })?;
     }
     terminal.run(ci, "kubectl get pods --namespace ci")?;
-    terminal.say("Both wait. The program nvlink-webhook under the name kubectl-nvlink is a plugin of kubectl, which\nsays why, and until when:")?;
+    terminal.say("Both wait. The program kubectl-nvlink is a plugin of kubectl, which says why, and until when:")?;
     let pod = pod_of(ci, first.name)?;
     let pod = pod["metadata"]["name"].as_str().context("no pod")?;
     terminal.run(ci, &format!("kubectl nvlink explain {pod} --namespace ci"))?;

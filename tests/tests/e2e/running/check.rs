@@ -1,4 +1,4 @@
-//! `nvlink-webhook check` where the webhook does not answer.
+//! `kubectl nvlink check` where the webhook does not answer.
 
 use std::{fs, time::Duration};
 

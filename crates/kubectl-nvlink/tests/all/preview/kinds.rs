@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{files, run, text};
+use super::{files, run, text};
 
 fn template() -> Value {
     json!({"spec": {"containers": [{

@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Output};
 
 use serde_json::{Value, json};
 
-use crate::{fails, files, run, text};
+use super::{fails, files, run, text};
 
 const CLASS: &str = "closed";
 

@@ -32,7 +32,7 @@ enum Failed {
 ///
 /// # Errors
 /// When the result cannot be printed.
-pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

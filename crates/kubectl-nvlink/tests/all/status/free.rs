@@ -1,10 +1,10 @@
 //! Which GPUs are shown as free: those that the queue would give to such a job.
 
+use kubectl_nvlink::status::{Explained, Kind, Objects, Query, Status};
 use nvlink_topology::labels;
-use nvlink_webhook::status::{Explained, Kind, Objects, Query, Status};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     cluster::{NOW, class, held, node, pairs, pod, running, switched, waiting},
     explained, report,
 };

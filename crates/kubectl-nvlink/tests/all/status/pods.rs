@@ -1,10 +1,10 @@
 //! Pods that do not wait in the queue.
 
+use kubectl_nvlink::status::{Kind, Objects};
 use nvlink_topology::labels;
-use nvlink_webhook::status::{Kind, Objects};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     check,
     cluster::{NOW, busy, class, pod, running, waiting, with},
     explained, try_explain,

@@ -2,76 +2,10 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use nvlink_api::class::syntax::is_namespace;
 
 use super::ScopeArgs;
-
-/// The queue and the NVLink domains of the cluster.
-///
-/// Shows what the rights of your kubeconfig let you read.
-#[derive(Debug, Parser)]
-#[command(
-    name = "kubectl-nvlink",
-    bin_name = "kubectl nvlink",
-    version,
-    max_term_width = 100
-)]
-pub struct Plugin {
-    /// The subcommand.
-    #[command(subcommand)]
-    pub command: Show,
-}
-
-/// The subcommands for the people whose jobs wait.
-#[derive(Debug, Subcommand)]
-pub enum Show {
-    /// Show classes, domains and the queue.
-    ///
-    /// For each class its nodes, its free GPUs and the jobs that wait; for each domain what holds
-    /// its GPUs; for each job that waits its position, its expected start (ETA) and the reason.
-    ///
-    /// It reads with the rights of your kubeconfig, and says what you may not read. Who may list
-    /// pods of all namespaces, nodes, nodetopologies and domainclasses gets the plan of the queue,
-    /// computed here. Others get what the queue wrote into their pods.
-    ///
-    /// Reasons: Full (too few GPUs are free), Fragmented (enough are free, but not together),
-    /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
-    /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
-    /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
-    /// report), Impossible (no node can ever hold it), Starting (its GPUs are free now), Timeout
-    /// (its time in the queue is over).
-    #[command(after_help = "\
-Examples:
-  What waits in my namespace, and where is room?
-    kubectl nvlink status
-  The whole queue, with reasons as sentences:
-    kubectl nvlink status --all-namespaces --output wide
-  One class, redrawn when something changes:
-    kubectl nvlink status --class high-throughput --watch
-  For a script, the pods that are not expected to start within their time in the queue:
-    kubectl nvlink status -o json | jq '.queue[] | select(.eta == null) | .pod'
-
-`kubectl nvlink status` and `nvlink-webhook status` are the same.")]
-    Status(StatusArgs),
-    /// Explain why a pod waits, or why it is where it is.
-    ///
-    /// For a pod that waits: the reason, its position, when and where it is expected to start and
-    /// what that depends on, the domains that could hold it and what holds each, and what would
-    /// help: fewer GPUs, a wider scope, another class that you may use. For a pod that runs: the
-    /// GPUs that it holds, how good they are, and the decisions that led there. For a pod that is
-    /// in no queue: what else it waits for.
-    ///
-    /// Exit status 1: the pod does not exist, or you may not read it.
-    #[command(after_help = "\
-Examples:
-  kubectl nvlink explain train-0
-  kubectl nvlink explain pod/train-0 -n research
-  kubectl nvlink explain research/train-0 -o json
-
-`kubectl nvlink explain` and `nvlink-webhook explain` are the same.")]
-    Explain(ExplainArgs),
-}
 
 /// Flags that say which cluster and namespace, as kubectl has them.
 #[derive(Clone, Debug, Args)]
@@ -192,8 +126,6 @@ fn namespace(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -206,22 +138,5 @@ mod tests {
         for odd in ["", "/", "team/", "/a", "a/b/c", "A", "a b", "job/../x"] {
             assert!(named(odd).is_err(), "{odd}");
         }
-    }
-
-    #[test]
-    fn the_plugin_has_the_same_subcommands() {
-        Plugin::command().debug_assert();
-        let names = |command: clap::Command| {
-            let names = command
-                .get_subcommands()
-                .map(|one| one.get_name().to_owned());
-            names.collect::<Vec<_>>()
-        };
-        let all = names(super::super::Cli::command());
-        assert!(
-            names(Plugin::command())
-                .iter()
-                .all(|name| all.contains(name))
-        );
     }
 }

@@ -1,6 +1,4 @@
-//! `nvlink-webhook simulate`, as a user runs it. The figures are tested in the planner.
-
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+//! `kubectl nvlink simulate`, as a user runs it. The figures are tested in the planner.
 
 use std::{
     fs,
@@ -14,7 +12,7 @@ const TRACE: &str =
     "time,gpus,duration,user\n0,1,100,a\n0,1.5,50,b\n20,2,10,a\n10,1,10,c\n5,0,9,c\n";
 
 fn simulate(trace: &str, more: &[&str]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-nvlink"))
         .args(["simulate", "-"])
         .args(match more.contains(&"--cluster") {
             true => &[][..],
@@ -131,7 +129,7 @@ fn errors_are_one_line_that_names_file_line_and_column() {
     let expected = "error: stdin: line 2, column gpus: \"x\" is not a number: give GPUs, such as 8, \
                     or 0.5 for a share of one\n";
     assert_eq!(text(&done.stderr), expected);
-    let missing = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
+    let missing = Command::new(env!("CARGO_BIN_EXE_kubectl-nvlink"))
         .args(["simulate", "/nonexistent.csv", "--cluster", "l40s=1"])
         .output()
         .unwrap();

@@ -1,21 +1,16 @@
 //! `status` and `explain`, from the objects of a cluster to what people and programs read.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 mod cluster;
 mod free;
 mod odd;
 mod pods;
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_admission::decide::Settings;
-use nvlink_webhook::status::{
+use kubectl_nvlink::status::{
     Explained, Kind, Objects, Query, State, Status, Unknown, explain, status,
 };
+use nvlink_admission::decide::Settings;
 use serde_json::{Value, json};
-
-#[path = "../../../crates/admission/tests/all/fixture/mod.rs"]
-mod fixture;
 
 use cluster::{NOW, busy, class, node, pod, switched, waiting, with};
 
@@ -49,7 +44,7 @@ pub(crate) fn check(name: &str, text: &str) {
         let width = line.chars().count();
         assert!(width <= 80, "{width} columns: {line}");
     }
-    fixture::check_golden(&format!("status/{name}"), text);
+    crate::fixture::check_golden(&format!("status/{name}"), text);
 }
 
 fn json(value: &impl serde::Serialize) -> Value {
@@ -60,9 +55,9 @@ fn json(value: &impl serde::Serialize) -> Value {
 fn a_busy_cluster_as_tables() {
     let all = report(&busy(), &Query::default());
     check("busy.txt", &all.text(Some(80)));
-    fixture::check_golden("status/busy-wide.txt", &all.text(None));
+    crate::fixture::check_golden("status/busy-wide.txt", &all.text(None));
     let pretty = serde_json::to_string_pretty(&all).unwrap() + "\n";
-    fixture::check_golden("status/busy.json", &pretty);
+    crate::fixture::check_golden("status/busy.json", &pretty);
 }
 
 #[test]
@@ -95,7 +90,7 @@ fn explain_says_why_a_job_waits_and_what_would_help() {
     let train = explained(&objects, "ml", "train");
     check("explain-train.txt", &train.text(Some(80)));
     let pretty = serde_json::to_string_pretty(&train).unwrap() + "\n";
-    fixture::check_golden("status/explain-train.json", &pretty);
+    crate::fixture::check_golden("status/explain-train.json", &pretty);
 }
 
 /// Another class is offered to those who may use it, and a restricted one to nobody else.

@@ -1,11 +1,11 @@
 //! Names and objects that nobody would choose.
 
+use kubectl_nvlink::status::{Kind, Objects, Query, State, explain};
 use nvlink_admission::decide::Settings;
 use nvlink_topology::labels;
-use nvlink_webhook::status::{Kind, Objects, Query, State, explain};
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     check,
     cluster::{NOW, busy, class, node, pod, running, switched, waiting, with},
     explained, now, report,

@@ -1,7 +1,7 @@
 //! A cluster for the tests of `status` and `explain`, as the API server returns its objects.
 
+use kubectl_nvlink::status::{Kind, Objects};
 use nvlink_topology::{API_VERSION, KIND, NodeTopologySpec, labels};
-use nvlink_webhook::status::{Kind, Objects};
 use serde_json::{Value, json};
 
 /// When the cluster is read.

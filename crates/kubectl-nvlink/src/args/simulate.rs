@@ -9,9 +9,9 @@ use nvlink_simulation::ClusterSpec;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   What would the queue have done with last month's jobs?
-    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
+    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
   The same for programs, and as a picture:
-    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
+    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
 
 A trace:
   time,gpus,duration,project

@@ -7,10 +7,10 @@ use kube::{
     Api, Client,
     core::{Selector, SelectorExt},
 };
+use nvlink_api::REGISTRATION as NAME;
 use nvlink_topology::labels;
 
 use super::answer::{ENTRY, PODS};
-use crate::registration::NAME;
 
 /// Returns why the API server did not call the webhook for a pod in `namespace`, as far as the
 /// user may read the reason.
