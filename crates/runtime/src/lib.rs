@@ -12,6 +12,7 @@
 pub mod client;
 pub mod columns;
 pub mod complaints;
+#[cfg(feature = "server")]
 pub mod connections;
 pub mod duration;
 pub mod files;
@@ -24,4 +25,5 @@ pub mod signals;
 pub mod supervise;
 pub mod tls;
 pub mod watch;
+#[cfg(feature = "server")]
 pub mod web;
