@@ -1,14 +1,11 @@
 //! Graphs, and answers about them. Nodes with the same graph share one, and each question
 //! about it is answered once.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nvlink_topology::{
-    BrokenGpus, GpuSet, Graph, NoPlacement, NodeTopologySpec, Pattern, Request, Scope, place,
-    search, sparing,
+    BrokenGpus, GpuSet, Graph, NoPlacement, NodeTopologySpec, Pattern, Scope,
+    memo::{self, Look, Memo, Question},
 };
 
 /// How many answers a graph keeps: more than the sets of GPUs that can be held on a node
@@ -19,12 +16,11 @@ const KEPT: usize = 4096;
 #[derive(Debug)]
 pub struct Hardware {
     graph: Option<Arc<Graph>>,
-    known: Mutex<HashMap<Question, Option<f64>>>,
-    placed: Mutex<Placed>,
+    memo: Mutex<Memo>,
 }
 
-/// By job, free GPUs and broken ones among them.
-type Placed = HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>;
+/// The number of the one graph that a memo knows.
+const ONLY: u32 = 0;
 
 /// What a pod needs on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,9 +49,6 @@ pub struct Found {
     pub at_full_speed: bool,
 }
 
-/// The GPUs that a container holds, and the pattern of its job.
-type Question = (Vec<u32>, Pattern);
-
 impl Hardware {
     /// Returns the graph; `None` if the source does not see NVLink: a job would look worse
     /// than it is.
@@ -75,22 +68,7 @@ impl Hardware {
     /// shape of a gang) counts as all-reduce, as it does in the exporter.
     #[must_use]
     pub fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
-        let graph = self.graph.as_deref()?;
-        let question = (gpus.to_vec(), pattern);
-        if let Some(&answer) = self.known().get(&question) {
-            return answer;
-        }
-        // Not under the lock: the search on a large node takes long.
-        let held = graph.set(gpus).ok();
-        let rate = |pattern| search::rate(graph, held?, graph.all(), pattern).ok();
-        let rated = rate(pattern).or_else(|| rate(Pattern::default()));
-        let answer = rated.map(|placement| placement.quality.node);
-        let mut known = self.known();
-        if known.len() >= KEPT {
-            known.clear();
-        }
-        known.insert(question, answer);
-        answer
+        self.held(gpus, pattern).map(|found| found.quality)
     }
 
     /// Returns the cost of `gpus` in their best order, seconds per byte of payload; `None` if the
@@ -98,16 +76,22 @@ impl Hardware {
     /// [`Hardware::quality`].
     #[must_use]
     pub fn cost(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
+        self.held(gpus, pattern).map(|found| found.cost)
+    }
+
+    /// Returns the best order of GPUs that are held.
+    fn held(&self, gpus: &[u32], pattern: Pattern) -> Option<Arc<memo::Found>> {
         let held = self.graph.as_deref()?.set(gpus).ok()?;
         let of = |pattern| {
-            let job = Job {
+            let question = Question {
                 gpus: held.len(),
                 pattern,
                 scope: Scope::default(),
+                free: held,
+                broken: GpuSet::EMPTY,
                 broken_gpus: BrokenGpus::default(),
             };
-            let placed = self.place(&job, held, GpuSet::EMPTY, || true)?;
-            placed.ok().map(|found| found.cost)
+            self.ask(question, || true)?.ok()
         };
         of(pattern).or_else(|| of(Pattern::default()))
     }
@@ -122,48 +106,44 @@ impl Hardware {
         broken: GpuSet,
         may_search: impl FnOnce() -> bool,
     ) -> Option<Result<Found, NoPlacement>> {
-        let graph = self.graph.as_deref()?;
-        let question = (*job, free, broken.intersection(free));
-        if let Some(answer) = self.placed().get(&question) {
-            return Some(answer.clone());
-        }
-        // Not under the lock: the search on a large node takes long.
-        let answer = may_search().then(|| job.on(graph, free, broken))?;
-        let mut placed = self.placed();
-        if placed.len() >= KEPT {
-            placed.clear();
-        }
-        placed.insert(question, answer.clone());
-        Some(answer)
-    }
-
-    fn placed(&self) -> MutexGuard<'_, Placed> {
-        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<Question, Option<f64>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Job {
-    fn on(&self, graph: &Graph, free: GpuSet, broken: GpuSet) -> Result<Found, NoPlacement> {
-        let request = Request {
-            gpus: self.gpus,
+        let question = Question {
+            gpus: job.gpus,
+            pattern: job.pattern,
+            scope: job.scope,
             free,
-            required: GpuSet::EMPTY,
-            pattern: self.pattern,
-            scope: self.scope,
+            broken,
+            broken_gpus: job.broken_gpus,
         };
-        let request = sparing(graph, &request, broken, self.broken_gpus)?;
-        let placement = place(graph, &request)?;
-        Ok(Found {
-            gpus: graph.set(&placement.gpus)?,
-            cost: placement.cost,
-            total_cost: placement.total_cost,
-            least: placement.cost * placement.quality.node,
-            at_full_speed: placement.is_at_full_speed(),
-        })
+        let answer = self.ask(question, may_search)?;
+        Some(answer.map(|found| Found {
+            gpus: found.set,
+            cost: found.cost,
+            total_cost: found.total_cost,
+            least: found.cost * found.quality,
+            at_full_speed: found.full_speed,
+        }))
+    }
+
+    fn ask(&self, question: Question, may_search: impl FnOnce() -> bool) -> Option<memo::Answer> {
+        let graph = self.graph.as_deref()?;
+        let mut may_search = Some(may_search);
+        loop {
+            let look = self.memo().look(ONLY, question);
+            let open = match look {
+                Look::Known(answer) => return Some(answer),
+                Look::Open(open) => open,
+            };
+            if may_search.take().is_some_and(|may_search| !may_search()) {
+                return None;
+            }
+            // Not under the lock: the search on a large node takes long.
+            let found = open.search(graph);
+            self.memo().learn(ONLY, open, found);
+        }
+    }
+
+    fn memo(&self) -> MutexGuard<'_, Memo> {
+        self.memo.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,8 +163,7 @@ impl Hardwares {
         }
         let new = Arc::new(Hardware {
             graph,
-            known: Mutex::default(),
-            placed: Mutex::default(),
+            memo: Mutex::new(Memo::new(KEPT)),
         });
         self.0.push(Arc::downgrade(&new));
         new
@@ -231,7 +210,7 @@ mod tests {
         assert!(across < 0.7, "{across}");
         let shape = "tp=8".parse().unwrap();
         assert_eq!(first.quality(&[1, 2], shape), Some(across), "of a gang");
-        assert_eq!(second.known().len(), 3);
+        assert_eq!(second.memo().len(), 3);
         assert_eq!(first.quality(&[9], all_reduce), None);
         drop((first, second));
         hardwares.of(&spec("n4", (1, 2)));
