@@ -181,6 +181,38 @@ fn the_picture_of_the_crates_is_that_of_cargo() {
 }
 
 #[test]
+fn paths_that_the_pages_for_developers_name_exist() {
+    const FOLDERS: [&str; 8] = [
+        "alerts",
+        "crates",
+        "dashboards",
+        "deploy",
+        "docs",
+        "exporter",
+        "tests",
+        "webhook",
+    ];
+    // The row of `tests/` names folders inside it.
+    for (page, folders) in [
+        ("CONTRIBUTING.md", &FOLDERS[..]),
+        ("ARCHITECTURE.md", &FOLDERS[1..2]),
+    ] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2);
+        let paths = quoted.filter(|word| {
+            let first = word.split_once('/').map(|(first, _)| first);
+            first.is_some_and(|first| folders.contains(&first)) && !word.contains([' ', '*', '<'])
+        });
+        let mut seen = 0;
+        for path in paths {
+            assert!(root().join(path).exists(), "{page} names {path}");
+            seen += 1;
+        }
+        assert!(seen > 15, "{page}: {seen} paths");
+    }
+}
+
+#[test]
 fn names_in_braces_are_found_at_their_first_level() {
     let text = "use crate::{a::{b, c}, d, e::F};\nlet x = crate::g::h();\nuse crate::{\n    I,\n    j,\n};";
     let names = names_after(text, "crate::");
