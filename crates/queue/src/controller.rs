@@ -1,5 +1,5 @@
-//! The loop of the queue, while this process leads: what happened changes the [`State`], the state
-//! says what to do next ([`State::step`]), and the [`Executor`] does it.
+//! The loop of the queue, while this process leads: what happened changes the `State`, the state
+//! says what to do next (`State::step`), and the `Executor` does it.
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
@@ -127,10 +127,13 @@ impl Queue {
     }
 }
 
-/// What happened since the last look. Nothing means that it was time to look again.
+/// What happened since the last look.
+#[derive(Default)]
 struct Happened {
     events: Vec<Event>,
     done: Vec<Done>,
+    /// It was time to look again.
+    due: bool,
 }
 
 /// Waits until something happens or it is time, and returns all that has happened; `None` if the
@@ -140,14 +143,11 @@ async fn wait(
     executor: &mut Executor,
     due: Instant,
 ) -> Option<Happened> {
-    let mut happened = Happened {
-        events: Vec::new(),
-        done: Vec::new(),
-    };
+    let mut happened = Happened::default();
     tokio::select! {
         event = events.recv() => happened.events.push(event?),
         done = executor.next() => happened.done.push(done),
-        () = sleep_until(due) => {}
+        () = sleep_until(due) => happened.due = true,
     }
     while happened.events.len() < MOST
         && let Ok(event) = events.try_recv()

@@ -81,25 +81,28 @@ impl Executor {
         }
     }
 
-    /// Begins to do something. [`Executor::next`] returns how it ended.
+    /// Begins to do something. [`Executor::next`] returns how it ended. What may wait for the API
+    /// server is boxed: there may be thousands of tasks, most of which only pause.
     pub(super) fn begin(&mut self, effect: Effect) {
         let (client, writer) = (self.client.clone(), self.writer.clone());
         let (owners, poster) = (self.owners.clone(), self.poster.clone());
         self.tasks.spawn(async move {
             match effect {
-                Effect::Release(moves) => Done::Written(writer.start(moves).await),
-                Effect::ClaimAgain(one) => Done::Written(writer.claim_again(*one).await),
-                Effect::Fail(pods, write) => Done::Written(writer.reject(pods, write).await),
+                Effect::Release(moves) => Done::Written(Box::pin(writer.start(moves)).await),
+                Effect::ClaimAgain(one) => Done::Written(Box::pin(writer.claim_again(*one)).await),
+                Effect::Fail(pods, write) => {
+                    Done::Written(Box::pin(writer.reject(pods, write)).await)
+                }
                 Effect::Show(task) => {
-                    let (pod, posted) = poster.post(task).await;
+                    let (pod, posted) = Box::pin(poster.post(task)).await;
                     Done::Shown(pod, posted)
                 }
                 Effect::Tell(telling) => {
-                    let posted = poster.tell(&telling).await;
+                    let posted = Box::pin(poster.tell(&telling)).await;
                     Done::Told(telling.pod, telling.uid, posted)
                 }
                 Effect::Read(place, failures) => {
-                    let (place, object) = owners.get(place).await;
+                    let (place, object) = Box::pin(owners.get(place)).await;
                     Done::Object(place, failures, object)
                 }
                 Effect::Pause(place, failures) => {

@@ -63,8 +63,9 @@ impl State {
     fn with_plan(&mut self, now: Millis) -> Option<Millis> {
         // What the queue shows comes back as changes of pods, and changes no plan.
         if now >= self.planned.until || !self.planner(now).is_settled(now) {
+            let planner = self.planner(now);
             let began = std::time::Instant::now();
-            let round = self.planner(now).round(now);
+            let round = planner.round(now);
             self.metrics.queue().round(began.elapsed());
             self.follow(round.actions, now);
             self.planned = Planned {

@@ -133,8 +133,8 @@ impl State {
 
     /// Takes over what happened. Returns whether there may be something to do.
     pub(super) fn apply(&mut self, happened: Happened) -> bool {
-        let Happened { events, done } = happened;
-        let (synced, only_events) = (self.synced, done.is_empty() && !events.is_empty());
+        let Happened { events, done, due } = happened;
+        let (synced, due) = (self.synced, due || !done.is_empty());
         for event in events {
             event.apply(&mut self.feed, &mut self.synced);
         }
@@ -142,7 +142,7 @@ impl State {
             self.done(done);
         }
         // Most pods of a cluster have nothing to do with the queue.
-        let due = !only_events || self.synced != synced || self.feed.has_changed();
+        let due = due || self.synced != synced || self.feed.has_changed();
         due && self.synced.all() && self.clock.is_set()
     }
 

@@ -1,7 +1,10 @@
 //! The queue without a cluster: what happened goes in, effects come out.
 
+use std::time::Duration;
+
 use nvlink_api::class::Class;
 use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_runtime::lease::Candidate;
 use nvlink_topology::{NodeTopologySpec, labels};
 use serde_json::{Value, json};
 
@@ -56,20 +59,31 @@ fn state() -> State {
         Event::AllClaims(Default::default()),
         Event::AllDeviceClasses(Default::default()),
     ];
-    let done = Vec::new();
-    let ready = state.apply(Happened { events, done });
+    let ready = state.apply(happened(events));
     assert!(!ready, "nothing can be said before the time is known");
     state
+}
+
+fn happened(events: Vec<Event>) -> Happened {
+    Happened {
+        events,
+        ..Happened::default()
+    }
+}
+
+fn ended(done: Done) -> Happened {
+    Happened {
+        done: vec![done],
+        ..Happened::default()
+    }
 }
 
 fn heard(state: &mut State) -> bool {
     let heard = Heard {
         server: NOW,
-        took: std::time::Duration::ZERO,
+        took: Duration::ZERO,
     };
-    let done = vec![Done::Time(Some(heard))];
-    let events = Vec::new();
-    state.apply(Happened { events, done })
+    state.apply(ended(Done::Time(Some(heard))))
 }
 
 fn pod(name: &str, gpus: u32) -> Value {
@@ -88,9 +102,7 @@ fn pod(name: &str, gpus: u32) -> Value {
 }
 
 fn appears(state: &mut State, pod: Value) {
-    let events = vec![Event::Pod(Box::new(pod))];
-    let done = Vec::new();
-    assert!(state.apply(Happened { events, done }));
+    assert!(state.apply(happened(vec![Event::Pod(Box::new(pod))])));
     state.step();
 }
 
@@ -114,53 +126,77 @@ fn taken(state: &mut State) -> (Vec<&'static str>, Vec<Move>) {
     (names, moves)
 }
 
-#[test]
-fn a_step_decides_what_to_do_and_how_it_ended_comes_back() {
+async fn passes(seconds: u64) {
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_decides_what_to_do_and_how_it_ended_comes_back() {
     let mut state = state();
     assert_eq!(taken(&mut state).0, ["ask"]);
     assert!(heard(&mut state));
     state.step();
-    assert_eq!(
-        taken(&mut state).0,
-        ["ask"],
-        "the time is asked for again, and nobody waits"
-    );
+    let (names, _) = taken(&mut state);
+    assert_eq!(names, ["ask"], "for the time again, and nobody waits");
     appears(&mut state, pod("a", 2));
     let (names, moves) = taken(&mut state);
     assert_eq!(names, ["release"]);
     assert_eq!(moves[0].pod.0, id("team", "a"));
     assert_eq!(moves[0].placement.node.as_deref(), Some("n1"));
     assert_eq!(moves[0].placement.plan, "7-1");
-    assert!(!state.is_idle());
+    passes(31).await;
+    assert!(!state.is_idle(), "a pod is being written");
 
     // What is being written counts: the next pod waits, and says so.
     appears(&mut state, pod("b", 2));
-    let (names, _) = taken(&mut state);
-    assert!(!names.contains(&"release"), "{names:?}");
+    assert_eq!(taken(&mut state).0, ["show"]);
 
     // The API server refuses the write: the other pod comes first.
     let id = moves.into_iter().next().unwrap().pod;
     let refused = Outcome::Refused("no".to_owned());
-    let done = vec![Done::Written(vec![(id, refused)])];
-    let events = Vec::new();
-    assert!(state.apply(Happened { events, done }));
+    let refused = ended(Done::Written(vec![(id, refused)]));
+    assert!(state.apply(refused));
+    assert_eq!(state.moving, 0);
     state.step();
     let (_, moves) = taken(&mut state);
     let released: Vec<&str> = moves.iter().map(|one| &*one.pod.0).collect();
     assert_eq!(released, ["team/b"]);
 }
 
-#[test]
-fn an_event_that_changes_nothing_is_no_reason_for_a_step() {
+#[tokio::test(start_paused = true)]
+async fn an_event_that_changes_nothing_is_no_reason_for_a_step() {
     let mut state = state();
     heard(&mut state);
     state.step();
-    let events = vec![Event::Load("team/other".into(), None)];
-    let done = Vec::new();
-    assert!(!state.apply(Happened { events, done }));
-    let timer = Happened {
-        events: Vec::new(),
-        done: Vec::new(),
+    let irrelevant = || happened(vec![Event::Load("team/other".into(), None)]);
+    assert!(!state.apply(irrelevant()));
+    let due = Happened {
+        due: true,
+        ..irrelevant()
     };
-    assert!(state.apply(timer), "it was time to look again");
+    assert!(state.apply(due), "it is time to look again");
+}
+
+/// While the watches say things that matter to nobody, a look that is due is not put off.
+#[tokio::test(start_paused = true)]
+async fn events_put_off_no_look() {
+    let config = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    let client = Client::try_from(config).unwrap();
+    let leadership = Candidate::new(client.clone(), "n", "lease", "me".to_owned()).leadership();
+    let term = Term {
+        until: Instant::now(),
+        number: 7,
+    };
+    let mut executor = Executor::new(&client, &leadership, &term, &Arc::default());
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let due = Instant::now() + Duration::from_secs(10);
+    passes(10).await;
+    sender.send(Event::Load("team/other".into(), None)).unwrap();
+    let mut looks = 0;
+    for _ in 0..100 {
+        let happened = wait(&mut events, &mut executor, due).await.unwrap();
+        looks += usize::from(happened.due);
+        sender.send(Event::Load("team/other".into(), None)).unwrap();
+    }
+    assert!(looks > 10, "{looks} of 100 looks were due");
 }
