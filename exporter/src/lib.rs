@@ -5,13 +5,13 @@
 //!
 //! - `origin` refuses requests that come from a page of another site.
 //! - [`release`] releases the source for a while.
-//! - [`statistics`] are those of the process about itself.
+//! - [`statistics`] counts what the process itself does.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
 //! - [`marks`] marks broken GPUs in the document.
-//! - `faults` finds the faults that began or ended between them, for the log.
+//! - `faults` finds the faults that began or ended between two readings, for the log.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
 //! - [`metrics`] renders the answer to a scrape.
 //! - [`output`] prints a topology and a placement.

@@ -30,7 +30,11 @@ fn dependencies() -> Uses {
         let (_, after) = manifest.split_once("[dependencies]").unwrap();
         let (section, _) = after.split_once("\n[").unwrap_or((after, ""));
         let lines = section.lines();
-        let ours = lines.filter_map(|line| line.strip_prefix("nvlink-")?.split(['.', ' ']).next());
+        let ours = lines.filter_map(|line| {
+            let name = line.split(['.', ' ']).next()?;
+            let plugin = (name == "kubectl-nvlink").then_some(name);
+            name.strip_prefix("nvlink-").or(plugin)
+        });
         (name, ours.map(str::to_owned).collect())
     };
     crates().into_iter().map(of).collect()

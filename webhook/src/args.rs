@@ -18,6 +18,7 @@ use crate::{certificate::pki::SecretName, registration::WebhookTarget};
 
 /// Places GPU pods in NVLink domains, at admission.
 ///
+/// People use `kubectl nvlink` to see the queue and the domains.
 /// Every flag can also be given as an environment variable.
 #[derive(Debug, Parser)]
 #[command(name = "nvlink-webhook", version, max_term_width = 100)]
@@ -30,7 +31,7 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Answer the API server's admission reviews.
+    /// Run the webhook: answer the API server's admission reviews, and serve the queue.
     ///
     /// Needs a kubeconfig, or the service account of a pod, with the rights of the
     /// chart's templates/webhook/rbac.yaml; docs/operations.md explains each right. Accepts
@@ -46,6 +47,9 @@ Examples:
     ///
     /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
     /// cannot be read.
+    #[command(
+        after_help = "Example:\n  nvlink-webhook preview -f job.yaml --cluster cluster.yaml --output text"
+    )]
     Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
@@ -77,6 +81,7 @@ Examples:
     ///
     /// `helm test` runs it. Exit status 1: the webhook is not registered, does not answer, or
     /// refuses the class; 2: the API server cannot be asked. The message says what to do.
+    #[command(after_help = "Example:\n  nvlink-webhook check --namespace research")]
     Check(CheckArgs),
     /// Empty the queue before the webhook is removed, so that no pod waits forever.
     ///

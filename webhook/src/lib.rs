@@ -7,8 +7,8 @@
 //! - [`health`]: readiness, and the endpoints that report it;
 //! - [`policies`]: the ValidatingAdmissionPolicies, printed, and compared with a cluster's;
 //! - [`admission`]: admission reviews over HTTP;
-//! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
+//! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;

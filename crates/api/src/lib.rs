@@ -8,8 +8,8 @@
 //! - [`patch`]: edits of raw JSON, recorded as a JSON Patch;
 //! - [`node_topology`]: the NodeTopology as a resource of the API server;
 //! - [`crd`]: the custom resources as the API server stores them, and their CRDs;
-//! - [`pod`]: pods as raw JSON;
-//! - [`class`]: a class as decisions need it, and the CI systems that it may list.
+//! - [`class`]: a class as decisions need it, and the CI systems that it may list;
+//! - [`pod`]: pods as raw JSON.
 
 pub mod class;
 pub mod crd;

@@ -3,7 +3,7 @@
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{class::GPU, patch::Step, quantity};
+use crate::{crd::domain_class::GPU, patch::Step, quantity};
 
 /// Prefixes of the resources that are GPUs or parts of GPUs, other than NVIDIA's whole GPUs: those
 /// of NVIDIA's device plugin, and of schedulers that share GPUs. NVIDIA's other resources are

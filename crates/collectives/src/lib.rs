@@ -4,11 +4,12 @@
 //! It knows of a node only its document; who has the node implements [`follow::Node`].
 //! The modules; each uses only those above it:
 //!
-//! - `kind` are the collectives, and [`run`] is one test of a benchmark.
+//! - `kind` has the collectives, and [`run`] is one test of a benchmark.
 //! - [`lines`] splits an input; `table` and `log` read lines of nccl-tests and of NCCL.
 //! - `inference` infers what a table does not say.
-//! - `text` and `json` read what nccl-tests print; `exposition` and `json` read files of NCCL
-//!   Inspector, whose runs `inspected` makes.
+//! - `text` reads what nccl-tests print.
+//! - `inspected` makes runs of what NCCL Inspector measured.
+//! - `exposition` reads the Inspector's metrics; `json` reads both programs' JSON.
 //! - [`input`] tells the formats apart.
 //! - [`model`] is what is expected of a collective, and [`placement`] finds out where it took place.
 //! - [`state`] is what is kept, and [`store`] keeps it in a file.

@@ -21,7 +21,8 @@
 //! - `directories` are those of the sockets; `registration` checks one of a device plugin.
 //! - `service` answers the kubelet, and `relay` passes one resource on.
 //! - `visitors` are the peers that connect in order to register.
-//! - `proxy` is all of it, and `label` leads pods to it.
+//! - `proxy` takes registrations and starts relays; `label` sets the label of the Node that leads pods
+//!   here.
 
 mod authority;
 mod chooser;

@@ -12,9 +12,10 @@ pub use preview::{Output, PreviewArgs};
 pub use simulate::{ReportFormat, SimulateArgs};
 pub use status::{ClusterArgs, ExplainArgs, Format, PodName, StatusArgs};
 
-/// The queue and the NVLink domains of the cluster.
+/// The queue and the NVLink domains of the cluster, and what admission would do.
 ///
-/// Shows what the rights of your kubeconfig let you read.
+/// `status`, `explain` and `check` use your kubeconfig and its rights. `preview` and `simulate` read
+/// files and contact no cluster.
 /// Every flag can also be given as an environment variable.
 #[derive(Debug, Parser)]
 #[command(
@@ -108,7 +109,7 @@ its policies are installed, ask the API server about a pod and about a service a
     /// The pod names a class that does not exist, so the webhook must refuse it; with --class, a
     /// second pod must get that class. Nothing is created. The pods request one nvidia.com/gpu
     /// each. Needs a kubeconfig, or the service account of a pod, with the right to create pods in
-    /// the namespace. `helm test` runs it. Exit status 1: the webhook is not registered, does not
+    /// the namespace. `helm test` runs the same check as `nvlink-webhook check`. Exit status 1: the webhook is not registered, does not
     /// answer, or refuses the class; 2: the API server cannot be asked. The message says what to
     /// do.
     #[command(after_help = "\
@@ -180,14 +181,14 @@ pub struct CheckArgs {
     pub namespace: String,
 }
 
-/// Namespaces without rules: the same for `serve`, `registration` and `policies`.
+/// Namespaces without rules: the same for `serve`, `registration`, `policies` and `preview`.
 #[derive(Clone, Debug, Args)]
 pub struct ExemptArgs {
     /// Namespaces whose pods are not checked, in addition to kube-system: those of the platform's
     /// own daemons, such as gpu-operator, and the webhook's own namespace.
     ///
     /// Name only namespaces that exist: if the policies are not installed, anybody who may create
-    /// a namespace of such a name can create unchecked pods in it (`serve` logs a warning). If the
+    /// a namespace of such a name can create unchecked pods in it (`nvlink-webhook serve` logs a warning). If the
     /// webhook does not run in nvlink-system, set this to the namespace that it runs in.
     ///
     /// Once there is a restricted class, daemons that use GPUs without the device plugin (drivers,

@@ -11,8 +11,8 @@
 //! - [`check`]: whether the webhook of a cluster answers;
 //! - `run`: from the command line to an exit status.
 //!
-//! `nvlink-webhook` has `preview` and `check`, too: the first for scripts that have it by that
-//! name, the second for `helm test`, which has only the webhook's image.
+//! `nvlink-webhook` has `preview` and `check`, too: the first for scripts that call it
+//! there, the second for `helm test`, which has only the webhook's image.
 
 pub mod args;
 pub mod check;

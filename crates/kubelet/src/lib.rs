@@ -1,7 +1,7 @@
 //! What the kubelet of a node says of its devices.
 //!
-//! The exporter reads it for the allocations, and the device plugin's part of it takes the same names
-//! of devices and dials the same kind of sockets; so both use this crate, and neither needs the other.
+//! The exporter reads from it who holds which GPUs. The device plugin shares the names of devices and
+//! the sockets, and need not know the exporter.
 //! What only a server of device plugins needs is in `crates/device-plugin`.
 //! The modules; each uses only those above it:
 //!

@@ -26,7 +26,7 @@ const LONGEST: usize = 128;
 /// created, else of the pod. A trailing word that differs from run to run is cut off: that of a
 /// `generateName`, and the number of a CronJob's run.
 #[must_use]
-pub fn name(pod: &Value) -> String {
+pub(crate) fn name(pod: &Value) -> String {
     let text = |map, key| pod::metadata(pod, map, key).and_then(Value::as_str);
     let ci = NAMES.iter().find_map(|(map, key)| text(map, key));
     let own = || LABELS.iter().find_map(|key| text("labels", key));

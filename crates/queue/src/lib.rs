@@ -3,40 +3,44 @@
 //! What it reads from pods, and from the objects that own them. All of it is pure: JSON goes in,
 //! values come out.
 //!
-//! - [`life`]: whether a pod waits, is released, runs or has ended;
-//! - [`operator`]: the labels of operators, and the objects that know how many pods a job has;
-//! - [`gang`]: the gang of a pod, and its rank in it;
-//! - [`limits`]: how long a pod may run, and how long it probably will;
-//! - [`past`]: how long the same job ran before;
-//! - [`job`]: the name by which a job is known again;
+//! - `life`: whether a pod waits, is released, runs or has ended;
+//! - `operator`: the labels of operators, and the objects that know how many pods a job has;
+//! - `sizes`: how many pods a job has, by its object;
+//! - `gang`: the gang of a pod, and its rank in it;
+//! - `job`: the name by which a job is known again;
+//! - `past`: how long the same job ran before;
+//! - `limits`: how long a pod may run, and how long it probably will;
 //! - [`placement`]: the annotation by which a later leader knows what an earlier one did;
 //! - [`member`]: all of that about one pod;
-//! - [`assembly`]: the members of a gang, and whether they agree;
-//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs;
-//! - `prune`: what the queue keeps of a pod.
+//! - `assembly`: the members of a gang, and whether they agree;
+//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs.
 //!
-//! What only the leader does. The first two are pure, too:
+//! What the leader computes, of which `kubectl nvlink` uses parts. All of it is pure, too:
 //!
-//! - [`writes`]: what is written into pods, as JSON patches;
+//! - [`words`]: what a round says, in words;
+//! - [`notice`]: what waiting pods show, and when a reader would notice a change;
+//! - `prune`: what the queue keeps of a pod;
+//! - `writes`: what is written into pods, as JSON patches;
+//! - [`outcome`]: a placement compared with the GPUs that the pod got;
 //! - [`feed`]: the objects of the cluster as changes of the planner (crate `nvlink_planner`);
+//! - [`board`]: which pods show something new next;
+//! - [`review`]: which pods were placed otherwise, and say so next;
 //! - [`metrics`]: the metrics of the queue;
-//! - `events`: the watches of these objects;
-//! - `owners`: the objects that say how many pods a job has;
+//! - `tally`: how many pods wait.
+//!
+//! What the leader does:
+//!
+//! - `events`: the watches of the objects;
+//! - [`owners`]: the objects that say how many pods a job has, requested;
 //! - `clock`: the time by which pods wait;
 //! - `idle`: whether there is anything to do;
-//! - `words`: what a round says, in words;
-//! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
-//! - [`board`]: which pods show something new next, pure;
-//! - [`outcome`]: a placement compared with the GPUs that the pod got, pure;
-//! - [`review`]: which pods were placed otherwise, and say so next, pure;
 //! - `post`: writes what pods show;
-//! - `tally`: how many pods wait, pure;
 //! - `claims`: creates the claims of pods;
 //! - `execute`: carries out what a round of the planner says;
 //! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
-pub mod assembly;
+mod assembly;
 pub mod board;
 pub mod claim;
 mod claims;
@@ -47,18 +51,18 @@ mod execute;
 #[cfg(debug_assertions)]
 mod failpoint;
 pub mod feed;
-pub mod gang;
+mod gang;
 mod idle;
-pub mod job;
-pub mod life;
-pub mod limits;
+mod job;
+mod life;
+mod limits;
 pub mod member;
 pub mod metrics;
 pub mod notice;
-pub mod operator;
+mod operator;
 pub mod outcome;
 pub mod owners;
-pub mod past;
+mod past;
 pub mod placement;
 mod post;
 mod prune;
@@ -66,7 +70,7 @@ pub mod review;
 mod sizes;
 mod tally;
 pub mod words;
-pub mod writes;
+mod writes;
 
 pub use assembly::{Assembly, assemble};
 pub use gang::size as gang_size;

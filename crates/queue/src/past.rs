@@ -18,7 +18,7 @@ const FEWEST: usize = 3;
 pub struct Key {
     /// Its project.
     pub project: String,
-    /// Its name, see [`super::job::name`].
+    /// Its name, see `super::job::name`.
     pub job: String,
     /// Its class.
     pub class: String,

@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use super::{Life, Placement, claim::Named, notice::TEMPORARY, prune::prune};
 
 /// The reason in the status of a pod that waited too long.
-pub const TIMEOUT: &str = "QueueTimeout";
+pub(crate) const TIMEOUT: &str = "QueueTimeout";
 /// The reason in the status of a pod that was released to a node which then was lost.
-pub const NODE_LOST: &str = "QueueNodeLost";
+pub(crate) const NODE_LOST: &str = "QueueNodeLost";
 /// The reason in the status of a pod whose claim nobody can make, because its class does not exist
 /// any more, or does not queue.
-pub const CLASS_GONE: &str = "QueueClassGone";
+pub(crate) const CLASS_GONE: &str = "QueueClassGone";
 /// The reason in the status of a released pod that the scheduler does not bind to its node.
-pub const REFUSED: &str = "QueueNodeRefuses";
+pub(crate) const REFUSED: &str = "QueueNodeRefuses";
 
 /// What our labels and annotations begin with.
 const OURS: &str = "nvlink-domains.io/";
@@ -29,7 +29,7 @@ const ANNOTATIONS: [Step<'_>; 2] = [Step::Key("metadata"), Step::Key("annotation
 
 /// Something that the queue writes into a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub(crate) enum Write {
     /// Records where the pod will go, while it still waits.
     Prepare(Placement),
     /// Puts the pod on its node and lets it go.
@@ -47,7 +47,7 @@ pub enum Write {
 
 /// A patch of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodPatch {
+pub(crate) struct PodPatch {
     /// The operations of a JSON patch.
     pub operations: Value,
     /// Whether it is one of the pod's status.
@@ -56,7 +56,7 @@ pub struct PodPatch {
 
 /// Why a pod cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unwritable {
+pub(crate) enum Unwritable {
     /// It has no gate of the queue, or none is left.
     #[error("the pod does not wait")]
     NotWaiting,
@@ -97,7 +97,7 @@ impl Write {
     ///
     /// # Errors
     /// When the pod cannot be written.
-    pub fn patch(&self, pod: &Value, term: i32) -> Result<PodPatch, Unwritable> {
+    pub(crate) fn patch(&self, pod: &Value, term: i32) -> Result<PodPatch, Unwritable> {
         let at = gate::gates(pod).position(|gate| gate == labels::QUEUE_GATE);
         let at = at.ok_or(Unwritable::NotWaiting);
         let mut operations = version(pod);

@@ -1,4 +1,4 @@
-//! What both programs need to run in a cluster, one subject per module.
+//! What the programs need to run in a cluster, one subject per module.
 //!
 //! A long-running program starts with [`log::start`], so that logging cannot
 //! block it, and [`signals::install`], so that it handles SIGTERM. Its parts run
@@ -7,7 +7,11 @@
 //! Work that only one replica may do belongs to the holder of the [`lease`].
 //! Servers limit their [`connections`]; what people and scrapers read is served by
 //! [`web`], which `--web.config.file` protects, [`page`] has what pages share, and [`columns`]
-//! makes tables for terminals.
+//! makes tables for terminals. [`files`] are read again when they change, [`flags`] may come from
+//! the environment, [`duration`] reads durations as Go writes them, [`complaints`] limits repeated
+//! log lines, and [`tls`] installs the provider of cryptography.
+//!
+//! Connections and `web` need the feature `server`.
 
 pub mod client;
 pub mod columns;

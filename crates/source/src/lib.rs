@@ -6,7 +6,7 @@
 //! - [`text`] reads files of unknown encoding.
 //! - [`topo_matrix`] reads what `nvidia-smi topo -m` prints.
 //! - `reading` is what all sources make.
-//! - [`broken`] is what a reading says of broken GPUs.
+//! - [`broken`] says which GPUs of a reading are broken.
 //! - `pci` is the tree of PCI devices; `nccl_xml` and [`sysfs`] read it from NCCL's files and from
 //!   the kernel.
 //! - [`recording`] is a document with samples, and `replay` plays them.

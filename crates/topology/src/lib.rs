@@ -1,14 +1,14 @@
 //! The NVLink graph of GPU nodes, and the search for the best placement of a job on it.
 //!
 //! The crate is pure: values in, values out; no IO, no async, no clock, no Kubernetes
-//! client. Both programs of the workspace use it.
+//! client. All programs of the workspace use it.
 //!
 //! * [`NodeTopology`] is the one document that describes a node: the exporter records,
 //!   serves and publishes it, and the webhook reads it.
 //! * [`Graph`] has the same content in the form that the search needs.
 //! * [`Pattern`] and [`Shape`] define which ranks communicate; [`search`] finds the
-//!   placement with the least communication time, and the next best set of GPUs; [`multi_node`] does so for several
-//!   nodes. [`memo`] remembers what was found.
+//!   placement with the least communication time, and the next best set of GPUs; [`multi_node`]
+//!   does so for several nodes. [`memo`] remembers what was found.
 //! * [`profile`] has the hardware of well-known machines, for simulated nodes.
 //! * [`labels`] and [`descriptor`] define the labels and annotations of the Node.
 

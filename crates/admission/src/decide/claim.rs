@@ -29,7 +29,7 @@ pub(crate) fn is_named(pod: &Value) -> bool {
 
 /// Reports whether the pod names a claim of the queue in another entry than its own: it would share
 /// the GPUs of another pod.
-pub fn is_shared(pod: &Value) -> bool {
+pub(crate) fn is_shared(pod: &Value) -> bool {
     let own = |entry: &Value| entry.get("name").and_then(Value::as_str) == Some(labels::CLAIM);
     entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
 }

@@ -2,11 +2,11 @@
 //! variables and devices.
 
 /// The longest value of a variable in a class, in characters.
-pub const LONGEST_VARIABLE: usize = 4096;
+pub(crate) const LONGEST_VARIABLE: usize = 4096;
 
 /// Reports whether `text` can be a label key: a name, optionally after a DNS prefix and `/`.
 #[must_use]
-pub fn is_label_key(text: &str) -> bool {
+pub(crate) fn is_label_key(text: &str) -> bool {
     let name = match text.split_once('/') {
         None => text,
         Some((prefix, name)) if is_dns_name(prefix) => name,
@@ -36,13 +36,13 @@ pub fn is_variable(text: &str) -> bool {
 
 /// Reports whether `text` can be the name of a network interface.
 #[must_use]
-pub fn is_interface(text: &str) -> bool {
+pub(crate) fn is_interface(text: &str) -> bool {
     text.len() <= 15 && within(text, "-_.") && text.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// Reports whether `text` can be the name of an RDMA device.
 #[must_use]
-pub fn is_device(text: &str) -> bool {
+pub(crate) fn is_device(text: &str) -> bool {
     (1..=63).contains(&text.len()) && within(text, "-_")
 }
 

@@ -1,4 +1,4 @@
-//! `kubectl nvlink simulate`, as a user runs it. The figures are tested in the planner.
+//! `kubectl nvlink simulate`, as a user runs it. The figures are tested in `crates/simulation`.
 
 use std::{
     fs,
