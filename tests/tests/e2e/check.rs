@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::shared::{control_plane, create_class, namespace_without_webhook, webhook};
 
-/// Runs `kubectl-nvlink ARGUMENTS`. Returns its exit status, and what it printed.
-pub(crate) fn run(kubeconfig: &Path, arguments: &[&str]) -> (i32, String) {
-    let program = programs::path(programs::PLUGIN).unwrap();
+/// Runs one of our programs. Returns its exit status, and what it printed.
+pub(crate) fn run(program: &str, kubeconfig: &Path, arguments: &[&str]) -> (i32, String) {
+    let program = programs::path(program).unwrap();
     let mut command = nvlink_tests::command(program);
     let output = command.args(arguments).env("KUBECONFIG", kubeconfig);
     let output = output.output().unwrap();
@@ -26,6 +26,7 @@ fn check(user: Option<&str>, namespace: &str, flags: &[&str]) -> (i32, String) {
         Some(user) => control_plane().kubeconfig_for(user).unwrap(),
     };
     run(
+        programs::PLUGIN,
         &kubeconfig,
         &[&["check", "--namespace", namespace], flags].concat(),
     )
@@ -98,6 +99,6 @@ fn a_check_that_does_not_reach_the_webhook_says_why() {
     );
     let missing = check(None, "check-missing", &[]);
     assert_says(missing, 2, &["\"check-missing\" not found"]);
-    let (status, printed) = run(Path::new("/nonexistent"), &["check"]);
+    let (status, printed) = run(programs::PLUGIN, Path::new("/nonexistent"), &["check"]);
     assert_says((status, printed), 2, &["no access to the cluster"]);
 }

@@ -9,7 +9,7 @@ use crate::{
     queued,
     shared::dry_run,
 };
-use nvlink_tests::{Kubectl, wait_until};
+use nvlink_tests::{Kubectl, programs::WEBHOOK, wait_until};
 
 /// Runs what `helm uninstall` runs first, with the account and the rights that it gets.
 fn drain(control_plane: &nvlink_tests::ControlPlane, helm: &nvlink_tests::Helm) -> String {
@@ -28,7 +28,7 @@ fn drain(control_plane: &nvlink_tests::ControlPlane, helm: &nvlink_tests::Helm) 
     let account = control_plane.kubeconfig_for(&account).unwrap();
     let arguments = pod["containers"][0]["args"].as_array().unwrap();
     let arguments: Vec<_> = arguments.iter().filter_map(Value::as_str).collect();
-    let (status, printed) = check::run(&account, &arguments);
+    let (status, printed) = check::run(WEBHOOK, &account, &arguments);
     assert_eq!(status, 0, "{printed}");
     kubectl.run_with(&["delete", "-f", "-"], &objects).unwrap();
     printed

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_tests::{ControlPlane, Exporter, Helm, Kubectl, Node, Replica, node, port, wait_until};
+use nvlink_tests::{
+    ControlPlane, Exporter, Helm, Kubectl, Node, Replica, node, port, programs::WEBHOOK, wait_until,
+};
 use serde_json::{Value, json};
 
 use super::{Installed, SOON, chart, control_plane, documents, read};
@@ -176,7 +178,7 @@ fn helm_test(control_plane: &ControlPlane, helm: &Helm) {
     let account = control_plane.kubeconfig_for(&account).unwrap();
     let arguments = pod["spec"]["containers"][0]["args"].as_array().unwrap();
     let arguments: Vec<_> = arguments.iter().map(text).collect();
-    let (status, printed) = check::run(&account, &arguments);
+    let (status, printed) = check::run(WEBHOOK, &account, &arguments);
     assert!(printed.contains("gets class \"chart\""), "{printed}");
     assert_eq!(status, 0);
     kubectl.run_with(&["delete", "-f", "-"], &objects).unwrap();

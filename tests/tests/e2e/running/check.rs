@@ -15,7 +15,7 @@ const REGISTRATION: [&str; 2] = ["mutatingwebhookconfiguration", "nvlink-domains
 /// the registration after a moment.
 fn wait_until_check_says(control_plane: &ControlPlane, part: &str) {
     wait_until("the check to notice the change", SOON, || {
-        let (status, printed) = run(control_plane.kubeconfig(), &["check"]);
+        let (status, printed) = run(programs::PLUGIN, control_plane.kubeconfig(), &["check"]);
         anyhow::ensure!(status == 1 && printed.contains(part), "{status}: {printed}");
         Ok(Some(()))
     })
