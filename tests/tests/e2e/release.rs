@@ -132,10 +132,9 @@ fn the_plugin_is_what_its_manifest_says() {
     let mut plugin = Command::new(directory.join("kubectl-nvlink"));
     let help = run(plugin.arg("--help"));
     assert!(help.contains("kubectl nvlink <COMMAND>"), "{help}");
-    assert!(
-        help.contains("explain") && !help.contains("serve"),
-        "{help}"
-    );
+    // A command, and not the word in the description of another one.
+    let has = |command: &str| help.contains(&format!("\n  {command} "));
+    assert!(has("explain") && !has("serve"), "{help}");
     let manifest = fs::read_to_string(release.dist().join("krew.yaml")).unwrap();
     let manifest: Value = serde_saphyr::from_str(&manifest).unwrap();
     assert_eq!(manifest["metadata"]["name"], "nvlink");
