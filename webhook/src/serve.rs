@@ -84,7 +84,7 @@ struct Running {
     handle: Handle<SocketAddr>,
     readiness: Readiness,
     candidate: Candidate,
-    /// Tells the registrar that the process is leaving.
+    /// Tells the registrar and the clients that the process is leaving.
     leaving: watch::Sender<bool>,
 }
 
@@ -125,21 +125,24 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     watches.synced().await;
 
     let (writer, queue) = leaders(&client, &view, &settings, &metrics, exempt);
+    let leaving = watch::Sender::new(false);
     if let Some(address) = args.extender.extender_listen {
-        extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
+        let leaves = leaving.subscribe();
+        extend::serve(
+            address, &identity, mirror, &view, &metrics, supervisor, leaves,
+        );
     }
-    let of_registrar = Arc::clone(&metrics);
     let webhook = Webhook {
         admission: admission(&client, view, settings),
-        metrics,
+        metrics: Arc::clone(&metrics),
         recent,
     };
-    let (server, handle) = admit(args.listen, identity.config, webhook).await?;
+    let (server, handle) =
+        admit(args.listen, identity.config, webhook, leaving.subscribe()).await?;
     // Only now: no requests must come before the server listens.
     readiness.set(true);
-    let leaving = watch::Sender::new(false);
     if let Some(registrar) = identity.registrar {
-        register(registrar, &of_registrar, supervisor, leaving.subscribe());
+        register(registrar, &metrics, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
     lead(candidate.clone(), leads, writer, queue, supervisor);
@@ -302,11 +305,12 @@ async fn admit(
     address: SocketAddr,
     config: RustlsConfig,
     webhook: Webhook<ClusterAuthorizer>,
+    leaving: watch::Receiver<bool>,
 ) -> anyhow::Result<(JoinHandle<io::Result<()>>, Handle<SocketAddr>)> {
     let cut_offs = webhook.metrics.cut_offs().clone();
     let router = server::admission_router(Arc::new(webhook));
     let handle = Handle::new();
-    let serving = listen::serve(address, config, handle.clone(), router, cut_offs);
+    let serving = listen::serve(address, config, handle.clone(), router, cut_offs, leaving);
     let mut server = tokio::spawn(serving);
     tokio::select! {
         // `None` if it has failed; then the other branch reports it.

@@ -31,13 +31,14 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 use serde_json::json;
-use tokio::net::TcpSocket;
+use tokio::{net::TcpSocket, sync::watch};
 
 /// A running server and its certificate.
 struct Server {
     address: SocketAddr,
     certificate: String,
     metrics: Arc<Metrics>,
+    leaving: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -57,13 +58,14 @@ fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
     };
     let cut_offs = metrics.cut_offs().clone();
     let router = admission_router(Arc::new(webhook));
+    let (leaving, leaves) = watch::channel(false);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let address = runtime.block_on(async {
         let pem = certificate.clone().into_bytes();
         let tls = RustlsConfig::from_pem(pem, key.into_bytes()).await.unwrap();
         let handle = Handle::new();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let serving = listen::serve(address, tls, handle.clone(), router, cut_offs);
+        let serving = listen::serve(address, tls, handle.clone(), router, cut_offs, leaves);
         tokio::spawn(serving);
         handle.listening().await.unwrap()
     });
@@ -71,6 +73,7 @@ fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
         address,
         certificate,
         metrics,
+        leaving,
         runtime,
     }
 }
@@ -361,4 +364,41 @@ fn a_head_that_is_too_long_is_rejected() {
     if stream.read_exact(&mut answer).is_ok() {
         assert_eq!(&answer, b"HTTP/1.1 431");
     }
+}
+
+/// Sends a review on an open connection of HTTP/1, and returns the head of the answer.
+fn head_of_answer(stream: &mut Stream) -> String {
+    let body = r#"{"request": {"uid": "1", "operation": "DELETE"}}"#;
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    while !answer.ends_with('}') {
+        let mut part = [0; 1024];
+        let length = stream.read(&mut part).unwrap();
+        assert!(length > 0, "{answer}");
+        answer.push_str(std::str::from_utf8(&part[..length]).unwrap());
+    }
+    let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    head.to_lowercase()
+}
+
+/// A server that closes a connection on which an API server sends a review fails the review.
+#[test]
+fn an_idle_api_server_keeps_its_connection_until_the_server_leaves() {
+    let server = start();
+    let mut stream = server.connect("http/1.1");
+    assert!(!head_of_answer(&mut stream).contains("connection: close"));
+    assert!(!is_closed(&stream.sock, Duration::from_secs(7)));
+    stream
+        .sock
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    server.leaving.send_replace(true);
+    let head = head_of_answer(&mut stream);
+    assert!(head.contains("connection: close"), "{head}");
+    assert!(is_closed(&stream.sock, Duration::from_secs(5)));
 }

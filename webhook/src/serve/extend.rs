@@ -8,6 +8,7 @@ use kube::Client;
 use nvlink_admission::view::SharedView;
 use nvlink_cluster::mirror::{Kept, Mirror, watches};
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
+use tokio::sync::watch;
 
 use super::identity::Identity;
 use crate::{
@@ -42,6 +43,7 @@ pub(super) fn serve(
     view: &SharedView,
     metrics: &Arc<Metrics>,
     supervisor: &Supervisor,
+    leaving: watch::Receiver<bool>,
 ) {
     let view = view.clone();
     let extender = Extender { mirror, view };
@@ -51,7 +53,7 @@ pub(super) fn serve(
     supervisor.require("server of the extender", async move {
         // The metrics count the clients of admission only.
         let (handle, cut_offs) = (Handle::new(), CutOffs::default());
-        let served = listen::serve(address, config, handle, router, cut_offs).await;
+        let served = listen::serve(address, config, handle, router, cut_offs, leaving).await;
         served.with_context(|| format!("cannot serve the extender on {address}"))
     });
 }

@@ -215,8 +215,8 @@ fn no_pod_is_refused(cluster: &Cluster, helm: &Helm) {
     let kubectl = cluster.kubectl();
     let mut pod = gpu_pod("probe", 2);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "one-domain"});
-    let stop = AtomicBool::new(false);
-    let (tried, ends) = thread::scope(|scope| {
+    let (stop, began) = (AtomicBool::new(false), Instant::now());
+    let (tried, [upgraded, ends]) = thread::scope(|scope| {
         let tries = scope.spawn(|| {
             let mut tried = Vec::new();
             while !stop.load(Ordering::Relaxed) {
@@ -228,15 +228,19 @@ fn no_pod_is_refused(cluster: &Cluster, helm: &Helm) {
         let _stop = Stop(&stop);
         let changed = "webhook: {podAnnotations: {round: '2'}}";
         helm.release("upgrade", changed, &["--wait"]).unwrap();
+        let upgraded = Instant::now();
         helm.on_release("rollback", &["--wait"]).unwrap();
         let ends = Instant::now();
         helm.on_release("uninstall", &["--wait"]).unwrap();
         stop.store(true, Ordering::Relaxed);
-        (tries.join().unwrap(), ends)
+        (tries.join().unwrap(), [upgraded, ends])
     });
     let mut slowest = Duration::ZERO;
     for (at, pod, took) in &tried {
-        let pod = pod.as_ref().unwrap_or_else(|error| panic!("{error:#}"));
+        let pod = pod.as_ref().unwrap_or_else(|error| {
+            let [at, upgraded, ends] = [*at, upgraded, ends].map(|it| it - began);
+            panic!("at {at:?}, upgraded at {upgraded:?}, rolled back at {ends:?}: {error:#}")
+        });
         assert!(
             *at > ends || decision(pod).is_some(),
             "a pod passed by the webhook"

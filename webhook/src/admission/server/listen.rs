@@ -9,7 +9,13 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use axum::Router;
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{HeaderValue, Version, header},
+    middleware::{self, Next},
+    response::Response,
+};
 use axum_server::{
     Handle,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
@@ -19,6 +25,7 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use nvlink_runtime::connections::{Acceptor, Bounds, CutOffs, Places};
+use tokio::sync::watch;
 
 /// An API server has one connection, or a few if it sends more concurrent requests
 /// than fit one; several API servers may have the same address. A new connection
@@ -31,8 +38,14 @@ const BOUNDS: Bounds = Bounds {
     patience: Duration::ZERO,
     // The longest that a review may take, plus time for a slow network.
     taken: Duration::from_secs(45),
-    silent: Duration::from_secs(75),
+    silent: IDLE,
 };
+
+/// How long a connection may do nothing. API servers speak HTTP/1.1 to webhooks (`NextProtos` in
+/// k8s.io/apiserver, pkg/util/webhook/client.go, v0.36.3), as the scheduler may to extenders. Go's
+/// transport closes a connection that was idle for 90 s, and does not repeat a POST of which it has
+/// written a part. So a server that closes first now and then fails a call, and with it a pod.
+const IDLE: Duration = Duration::from_secs(100);
 
 /// Concurrent HTTP/2 requests on one connection: the API server's own limit.
 const MAX_STREAMS: u32 = 250;
@@ -46,11 +59,13 @@ const WINDOW: u32 = 1 << 20;
 const LONGEST_HEAD: u32 = 4 << 10;
 /// Bytes read ahead on HTTP/1, and bytes of a response that wait for the socket.
 const BUFFER: usize = 64 << 10;
-/// Time for a client to send a request's head; also ends idle HTTP/1 connections.
-const HEAD: Duration = Duration::from_secs(5);
+/// The time between two pings on HTTP/2, and for their answers.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(5);
 
 /// Serves `router` on `address` until `handle` stops it. Counts clients that are
-/// cut off in `cut_offs`.
+/// cut off in `cut_offs`. Once `leaving` is true, clients of HTTP/1 are asked to connect
+/// elsewhere, so that none has a connection that it uses when `handle` closes it.
 ///
 /// # Errors
 /// When it cannot listen.
@@ -60,7 +75,9 @@ pub async fn serve(
     handle: Handle<SocketAddr>,
     router: Router,
     cut_offs: CutOffs,
+    leaving: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    let router = router.layer(middleware::from_fn_with_state(leaving, part));
     let tls = Some(RustlsAcceptor::new(tls));
     let places = Places::new(BOUNDS).counting(cut_offs);
     let mut server = axum_server::bind(address)
@@ -68,6 +85,21 @@ pub async fn serve(
         .handle(handle);
     limit(server.http_builder());
     server.serve(router.into_make_service()).await
+}
+
+/// HTTP/2 has GOAWAY for it, which hyper sends when `handle` stops the server.
+async fn part(
+    State(leaving): State<watch::Receiver<bool>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let one = request.version() < Version::HTTP_2;
+    let mut response = next.run(request).await;
+    if one && *leaving.borrow() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 /// Serves `router` in plain text on `listener`, within the same bounds, so that
@@ -88,7 +120,8 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        // Also the time for the head of a request: hyper counts from the end of the one before.
+        .header_read_timeout(IDLE)
         .max_buf_size(BUFFER);
     builder
         .http2()
@@ -98,6 +131,6 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
         .initial_connection_window_size(WINDOW)
         .max_send_buf_size(BUFFER)
         .max_header_list_size(LONGEST_HEAD)
-        .keep_alive_interval(Some(HEAD * 6))
-        .keep_alive_timeout(HEAD);
+        .keep_alive_interval(Some(PING))
+        .keep_alive_timeout(PONG);
 }
