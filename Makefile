@@ -68,7 +68,7 @@ lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, li
 dist: packages ## build what a release consists of, into target/dist; ARCHITECTURES="amd64 arm64 riscv64"
 	@deploy/dist
 
-images: dist ## build the images of both programs as OCI archives, into target/images
+images: dist ## build the images of nvlink-exporter and nvlink-webhook as OCI archives, into target/images
 	@deploy/images/build
 
 manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
@@ -88,4 +88,4 @@ helm: ## build helm once, into the user's cache
 
 toolchain:
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || \
-		{ echo "installing rustfmt and clippy with rustup"; rustup component add rustfmt clippy; }
+		tests/step "installing rustfmt and clippy" rustup="https://rustup.rs" -- rustup component add rustfmt clippy

@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::Context;
-use nvlink_runtime::log;
+use nvlink_runtime::{log, stdout};
 use nvlink_source::{Opener, Reading, calibrated};
 
 use crate::{
@@ -52,7 +52,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             log::finish();
             ExitCode::SUCCESS
         }
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let text = told(&error).replace(char::is_control, " ");
             log::last_words(&format!("nvlink-exporter: {text}"));
@@ -73,16 +72,8 @@ fn told(error: &anyhow::Error) -> String {
     text
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// Prints to standard output. [`run`] does not treat a reader that closes the pipe as a failure.
 fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(stdout::print(text)?)
 }
 
 fn read(args: &SourceArgs) -> anyhow::Result<Reading> {

@@ -7,7 +7,7 @@ pub mod placement;
 pub mod summary;
 pub mod table;
 
-pub use nvlink_runtime::page::ranges;
+pub use nvlink_runtime::words::ranges;
 
 use nvlink_source::Reading;
 

@@ -186,7 +186,7 @@ fn the_picture_of_the_crates_is_that_of_cargo() {
 
 #[test]
 fn paths_that_the_pages_for_developers_name_exist() {
-    const FOLDERS: [&str; 8] = [
+    const FOLDERS: [&str; 11] = [
         "alerts",
         "crates",
         "dashboards",
@@ -195,6 +195,10 @@ fn paths_that_the_pages_for_developers_name_exist() {
         "exporter",
         "tests",
         "webhook",
+        // Where the libraries were.
+        "planner",
+        "runtime",
+        "topology",
     ];
     // The row of `tests/` names folders inside it.
     for (page, folders) in [

@@ -26,12 +26,14 @@ use nvlink_queue::{
     claim::Named,
     notice::{Post, TEMPORARY},
 };
-use nvlink_runtime::client::{self, Limits};
+use nvlink_runtime::{
+    client::{self, Limits},
+    stdout::print,
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use crate::registration::NAME;
-use kubectl_nvlink::stdout::print;
 
 /// The most pods in an answer of the API server.
 const PAGE: u32 = 500;

@@ -8,10 +8,11 @@ use kube::{
     api::{Api, ApiResource, DynamicObject, GroupVersionKind},
 };
 use nvlink_admission::policies::{Differing, Site, documents, text};
-use nvlink_runtime::client::{self, Limits};
+use nvlink_runtime::{
+    client::{self, Limits},
+    stdout::print,
+};
 use serde_json::{Value, json};
-
-use kubectl_nvlink::stdout::print;
 
 mod current;
 

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use kubectl_nvlink::{check, preview, stdout::print};
+use kubectl_nvlink::{check, preview};
 use nvlink_api::{crd, yaml};
-use nvlink_runtime::{flags, log, tls};
+use nvlink_runtime::{flags, log, stdout::print, tls};
 use serde_json::json;
 
 use crate::{
@@ -18,6 +18,10 @@ use crate::{
 #[must_use]
 pub fn run() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
+    if let Some(hint) = args.get(1).and_then(|word| moved(word.to_str()?)) {
+        log::last_words(&hint);
+        return ExitCode::from(2);
+    }
     let cli = Cli::try_parse_from(&args)
         .unwrap_or_else(|error| flags::naming_variable(error, &Cli::command(), &args).exit());
     match dispatch(cli) {
@@ -27,6 +31,16 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns where a command is that people may look for here.
+fn moved(command: &str) -> Option<String> {
+    let known = ["status", "explain", "simulate"].contains(&command);
+    known.then(|| {
+        format!(
+            "error: nvlink-webhook has no command {command}: run `kubectl nvlink {command}`; docs/queue.md says how to install kubectl-nvlink"
+        )
+    })
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -10,7 +10,7 @@ mod status;
 
 pub use preview::{Output, PreviewArgs};
 pub use simulate::{ReportFormat, SimulateArgs};
-pub use status::{ClusterArgs, ExplainArgs, Format, PodName, StatusArgs};
+pub use status::{ClusterArgs, ExplainArgs, Format, KubeconfigArgs, PodName, StatusArgs};
 
 /// The queue and the NVLink domains of the cluster, and what admission would do.
 ///
@@ -179,6 +179,9 @@ pub struct CheckArgs {
         default_value = "default"
     )]
     pub namespace: String,
+    /// Which cluster.
+    #[command(flatten)]
+    pub kubeconfig: KubeconfigArgs,
 }
 
 /// Namespaces without rules: the same for `serve`, `registration`, `policies` and `preview`.
@@ -188,8 +191,9 @@ pub struct ExemptArgs {
     /// own daemons, such as gpu-operator, and the webhook's own namespace.
     ///
     /// Name only namespaces that exist: if the policies are not installed, anybody who may create
-    /// a namespace of such a name can create unchecked pods in it (`nvlink-webhook serve` logs a warning). If the
-    /// webhook does not run in nvlink-system, set this to the namespace that it runs in.
+    /// a namespace of such a name can create unchecked pods in it (`nvlink-webhook serve` logs
+    /// a warning). If the webhook does not run in nvlink-system, set this to the namespace that it
+    /// runs in.
     ///
     /// Once there is a restricted class, daemons that use GPUs without the device plugin (drivers,
     /// device plugins, dcgm-exporter, nvlink-exporter) are refused in all other namespaces. The

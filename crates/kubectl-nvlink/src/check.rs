@@ -11,10 +11,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::PostParams};
-use nvlink_runtime::client::{self, Limits};
+use nvlink_runtime::{
+    client::{self, Limits},
+    stdout::print,
+};
 
 use self::answer::Answer;
-use crate::{args::CheckArgs, stdout::print};
+use crate::args::CheckArgs;
 
 /// A class that does not exist.
 const NO_CLASS: &str = "nvlink-webhook-check-no-such-class";
@@ -54,7 +57,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 /// Returns what the webhook answered, in words.
 async fn check(args: &CheckArgs) -> Result<String, Failed> {
     let namespace = &args.namespace;
-    let client = client::connect(Limits::default()).await.map_err(|error| {
+    let client = client::connect_to(args.kubeconfig.choice(), Limits::default()).await;
+    let client = client.map_err(|error| {
         let reason = client::reason(&error);
         Failed::Unknown(format!("no access to the cluster: {reason}"))
     })?;

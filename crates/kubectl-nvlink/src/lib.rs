@@ -4,7 +4,6 @@
 //! The modules, in an order in which each uses only those above it:
 //!
 //! - [`args`]: the command line;
-//! - [`stdout`]: printing documents;
 //! - [`preview`]: the decision, made from files;
 //! - `simulate`: the queue, on a trace of jobs;
 //! - [`status`]: the queue and the domains, with the rights of whoever asks;
@@ -20,6 +19,5 @@ pub mod preview;
 mod run;
 mod simulate;
 pub mod status;
-pub mod stdout;
 
 pub use run::run;

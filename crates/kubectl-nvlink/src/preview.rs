@@ -10,13 +10,11 @@ use nvlink_admission::{
     policies::exempt_names,
     view::SharedView,
 };
+use nvlink_runtime::stdout::print;
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{
-    args::{Output, PreviewArgs},
-    stdout::print,
-};
+use crate::args::{Output, PreviewArgs};
 
 mod files;
 mod inputs;

@@ -8,12 +8,10 @@ use std::{
 };
 
 use anyhow::Context;
+use nvlink_runtime::stdout::print;
 use nvlink_simulation::{self as simulation, Cluster, Progress, Trace};
 
-use crate::{
-    args::{ReportFormat, SimulateArgs},
-    stdout::print,
-};
+use crate::args::{ReportFormat, SimulateArgs};
 
 /// How long a simulation runs before it reports how far it is.
 const QUIET: Duration = Duration::from_secs(2);
@@ -41,14 +39,15 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     match args.output {
         ReportFormat::Table => {
             let notes = notes.iter().map(|note| format!("{note}\n"));
-            print(&(simulation::table(&report) + &notes.collect::<String>()))
+            print(&(simulation::table(&report) + &notes.collect::<String>()))?;
         }
         ReportFormat::Json => {
             notes.iter().for_each(|note| eprintln!("{note}"));
             let json = serde_json::to_string_pretty(&report.document());
-            print(&(json.context("cannot write JSON")? + "\n"))
+            print(&(json.context("cannot write JSON")? + "\n"))?;
         }
     }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {

@@ -28,7 +28,10 @@ use std::{
 
 use anyhow::Context;
 use k8s_openapi::jiff::Timestamp;
-use nvlink_runtime::client::{self, Limits};
+use nvlink_runtime::{
+    client::{self, Limits},
+    stdout::print,
+};
 use serde::Serialize;
 
 pub use self::{
@@ -40,10 +43,7 @@ pub use self::{
 use nvlink_admission::decide::Settings;
 use nvlink_api::yaml;
 
-use crate::{
-    args::{ExplainArgs, Format, StatusArgs},
-    stdout::print,
-};
+use crate::args::{ExplainArgs, Format, StatusArgs};
 
 /// The width where there is no terminal, columns.
 const WIDTH: usize = 80;
@@ -112,11 +112,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Res
 }
 
 async fn connect(args: &crate::args::ClusterArgs) -> anyhow::Result<kube::Client> {
-    let choice = client::Choice {
-        kubeconfig: args.kubeconfig.clone(),
-        context: args.context.clone(),
-    };
-    let client = client::connect_to(choice, Limits::default()).await;
+    let client = client::connect_to(args.kubeconfig.choice(), Limits::default()).await;
     client.map_err(|error| anyhow::anyhow!("no access to the cluster: {}", client::reason(&error)))
 }
 

@@ -39,7 +39,7 @@ impl Cost {
 }
 
 impl Preference {
-    /// Returns the key of a placement of `found` on `free` GPUs at `start`. `least` is the least
+    /// Returns the preference for a placement of `found` on `free` GPUs at `start`. `least` is the least
     /// cost of such a job on an empty node.
     pub(crate) fn new(
         node: &Node,

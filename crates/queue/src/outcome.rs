@@ -8,7 +8,7 @@ use std::fmt;
 
 use nvlink_api::{crd::domain_class::Mapping, pod};
 use nvlink_planner::Millis;
-use nvlink_runtime::page::gpus;
+use nvlink_runtime::words::gpus;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 

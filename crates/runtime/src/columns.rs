@@ -22,10 +22,15 @@ pub fn columns(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Replaces control characters: text from a file must not send control sequences to the terminal.
+/// Replaces characters that move the cursor or turn the direction of what follows: text from a file
+/// or a cluster must not change what a terminal shows around it.
 #[must_use]
 pub fn clean(text: &str) -> String {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if odd(c) { '\u{fffd}' } else { c })
         .collect()
 }

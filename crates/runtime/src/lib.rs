@@ -7,11 +7,12 @@
 //! Work that only one replica may do belongs to the holder of the [`lease`].
 //! Servers limit their [`connections`]; what people and scrapers read is served by
 //! [`web`], which `--web.config.file` protects, [`page`] has what pages share, and [`columns`]
-//! makes tables for terminals. [`files`] are read again when they change, [`flags`] may come from
+//! makes tables for terminals. [`words`] puts numbers and lists into words, [`stdout`] prints.
+//! [`files`] are read again when they change, [`flags`] may come from
 //! the environment, [`duration`] reads durations as Go writes them, [`complaints`] limits repeated
 //! log lines, and [`tls`] installs the provider of cryptography.
 //!
-//! Connections and `web` need the feature `server`.
+//! Connections, `page` and `web` need the feature `server`.
 
 pub mod client;
 pub mod columns;
@@ -23,11 +24,14 @@ pub mod files;
 pub mod flags;
 pub mod lease;
 pub mod log;
+#[cfg(feature = "server")]
 pub mod page;
 mod panics;
 pub mod signals;
+pub mod stdout;
 pub mod supervise;
 pub mod tls;
 pub mod watch;
 #[cfg(feature = "server")]
 pub mod web;
+pub mod words;

@@ -4,7 +4,10 @@ use std::{cmp::Ordering, collections::HashMap};
 
 use fastrand::Rng;
 use nvlink_planner::Millis;
-use nvlink_topology::{GpuSet, Pattern, Request, Scope, place};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Pattern, Scope,
+    memo::{Memo, Question},
+};
 
 use crate::{
     cluster::{Cluster, Demand},
@@ -14,6 +17,8 @@ use crate::{
 
 /// kube-scheduler's MaxNodeScore.
 const MOST: usize = 100;
+/// The most placements that are remembered.
+const BEST: usize = 1 << 16;
 
 /// kube-scheduler with one of its scoring strategies, and a device plugin.
 pub(crate) struct Baseline<'a> {
@@ -24,8 +29,8 @@ pub(crate) struct Baseline<'a> {
     held: HashMap<usize, Vec<Seat>>,
     waiting: Waiting,
     random: Rng,
-    /// The best GPUs, by the node's hardware, what is free, the number and the pattern.
-    best: HashMap<(usize, GpuSet, u32, Pattern), GpuSet>,
+    /// The best GPUs of each kind of hardware.
+    best: Memo,
 }
 
 impl<'a> Baseline<'a> {
@@ -44,7 +49,7 @@ impl<'a> Baseline<'a> {
             held: HashMap::new(),
             waiting: Waiting::default(),
             random: Rng::with_seed(seed),
-            best: HashMap::new(),
+            best: Memo::new(BEST),
         }
     }
 
@@ -119,18 +124,17 @@ impl<'a> Baseline<'a> {
                     pattern => pattern,
                 };
                 let graph = self.cluster.graph(node);
-                let key = (self.cluster.nodes[node].kind, free, gpus, pattern);
-                *self.best.entry(key).or_insert_with(|| {
-                    let request = Request {
-                        gpus: gpus as usize,
-                        free,
-                        required: GpuSet::EMPTY,
-                        pattern,
-                        scope: Scope::Node,
-                    };
-                    let found = place(graph, &request).and_then(|found| graph.set(&found.gpus));
-                    found.unwrap_or_else(|_| lowest())
-                })
+                let kind = u32::try_from(self.cluster.nodes[node].kind).unwrap_or(u32::MAX);
+                let question = Question {
+                    gpus: gpus as usize,
+                    pattern,
+                    scope: Scope::Node,
+                    free,
+                    broken: GpuSet::EMPTY,
+                    broken_gpus: BrokenGpus::Ignore,
+                };
+                let found = self.best.ask(graph, kind, question);
+                found.map_or_else(|_| lowest(), |found| found.set)
             }
         }
     }

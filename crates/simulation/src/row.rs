@@ -1,6 +1,6 @@
 //! One line of a trace.
 
-use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder, Trim};
+use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use nvlink_planner::Millis;
 use nvlink_topology::Pattern;
 use serde::Deserialize;
@@ -25,7 +25,7 @@ const SHOWN: usize = 64;
 pub(crate) fn split(line: &[u8], values: &mut ByteRecord) -> Result<(), String> {
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
-        .trim(Trim::All)
+        .flexible(true)
         .buffer_capacity(line.len())
         .from_reader(line);
     // Reading from memory cannot fail, and what the lines lack is checked against the header.
@@ -59,6 +59,7 @@ impl Header {
         let mut ignored = Vec::new();
         for value in values {
             let name = str::from_utf8(value).map_err(|_| "the header is not UTF-8")?;
+            let name = name.trim();
             match known().find(|known| name.eq_ignore_ascii_case(known)) {
                 Some(known) if names.iter().any(|name| name == known.as_bytes()) => {
                     return Err(format!("the column {known} is there twice: rename one"));
@@ -66,7 +67,7 @@ impl Header {
                 Some(known) => names.push_field(known.as_bytes()),
                 None => {
                     ignored.push(shown(name));
-                    names.push_field(value);
+                    names.push_field(name.as_bytes());
                 }
             }
         }
@@ -128,7 +129,7 @@ impl<'a> Row<'a> {
         line: u64,
     ) -> Result<Self, TraceError> {
         let row = values.deserialize::<Self>(Some(&header.names));
-        row.map(|row| Self { line, ..row })
+        row.map(|row| row.trimmed(line))
             .map_err(|error| match error.kind() {
                 ErrorKind::Deserialize { err, .. } => match header.column(err.field()) {
                     Some(column) => wrong(line, column, "", "is not UTF-8"),
@@ -136,6 +137,19 @@ impl<'a> Row<'a> {
                 },
                 _ => whole(line, &error),
             })
+    }
+
+    /// Returns the row of a line, without white space around its values.
+    fn trimmed(self, line: u64) -> Self {
+        Self {
+            line,
+            time: self.time.trim(),
+            gpus: self.gpus.trim(),
+            duration: self.duration.trim(),
+            project: self.project.trim(),
+            pattern: self.pattern.trim(),
+            priority: self.priority.trim(),
+        }
     }
 
     fn wrong(&self, column: &'static str, value: &str, reason: impl Into<String>) -> TraceError {

@@ -101,6 +101,12 @@ pub struct Found {
 }
 
 impl Found {
+    /// Returns the least cost of such a job on the empty node, seconds per byte of payload.
+    #[must_use]
+    pub fn least(&self) -> f64 {
+        self.cost * self.quality
+    }
+
     /// Returns both placements as one: this one's GPUs come first.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {

@@ -1,6 +1,7 @@
 //! HTML from foreign text, and from numbers.
 
-pub(super) use nvlink_runtime::page::{count, escape, gpus, mark, percent};
+pub(super) use nvlink_runtime::page::{escape, mark};
+pub(super) use nvlink_runtime::words::{count, gpus, percent};
 
 use crate::output;
 

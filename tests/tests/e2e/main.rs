@@ -1,5 +1,5 @@
 //! End-to-end tests on real parts: etcd, API server, scheduler, controllers, kubectl,
-//! Prometheus, and the project's two programs.
+//! Prometheus, and the project's programs.
 //!
 //! They are one binary, so that they share one control plane: see [`shared`].
 

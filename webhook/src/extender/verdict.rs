@@ -5,10 +5,12 @@ use std::sync::Arc;
 use nvlink_admission::decide::affinity::domain_size;
 use nvlink_cluster::mirror::{
     Node, Pod, Published,
-    hardware::{Found, Hardware, Job},
+    hardware::{Hardware, Job},
     occupancy::Occupancy,
 };
-use nvlink_topology::{BrokenGpus, GpuSet, Graph, NoPlacement, Scope, multi_node::Harm};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Graph, NoPlacement, Scope, memo::Found, multi_node::Harm,
+};
 
 use super::job::of_one_pod;
 
@@ -118,7 +120,7 @@ impl Gpus<'_> {
                 .hardware
                 .place(&job, self.free, self.broken, &mut *may_search);
             if let Ok(found) = placed? {
-                return Some(found.gpus);
+                return Some(found.set);
             }
         }
         Some(self.free.iter().take(gpus).collect())
@@ -176,13 +178,13 @@ impl Gpus<'_> {
             .interconnect
             .unwrap_or(nvlink_topology::Interconnect::Pcie);
         Fit {
-            broken: found.gpus.intersection(self.broken).len(),
+            broken: found.set.intersection(self.broken).len(),
             cost: found.cost,
             total: found.total_cost,
-            least: found.least,
-            at_full_speed: found.at_full_speed,
+            least: found.least(),
+            at_full_speed: found.full_speed,
             slow: node.slow.is_some(),
-            harm: Harm::of(self.graph, interconnect, self.free, found.gpus),
+            harm: Harm::of(self.graph, interconnect, self.free, found.set),
         }
     }
 }

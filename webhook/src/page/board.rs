@@ -271,7 +271,7 @@ impl Row {
 }
 
 fn gpus(number: usize) -> String {
-    nvlink_runtime::page::count(number, "GPU")
+    nvlink_runtime::words::count(number, "GPU")
 }
 
 impl Totals {

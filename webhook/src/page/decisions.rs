@@ -1,7 +1,8 @@
 //! The latest decisions of this replica.
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_runtime::page::{count, escape};
+use nvlink_runtime::page::escape;
+use nvlink_runtime::words::count;
 use serde_json::{Value, json};
 
 use super::find::{self, Query};

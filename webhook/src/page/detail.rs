@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use nvlink_cluster::mirror::node::{Gpu, Node};
-use nvlink_runtime::page::{count, escape, gpus, mark, percent};
+use nvlink_runtime::page::{escape, mark};
+use nvlink_runtime::words::{count, gpus, percent};
 
 use super::board::Row;
 

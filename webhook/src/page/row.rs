@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use nvlink_cluster::mirror::node::{Gpu, Node};
-use nvlink_runtime::page::{escape, gpus, mark, percent};
+use nvlink_runtime::page::{escape, mark};
+use nvlink_runtime::words::{gpus, percent};
 
 use super::{
     board::{POOR, Row},

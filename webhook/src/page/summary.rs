@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use nvlink_runtime::page::{count, escape, gpus, percent};
+use nvlink_runtime::page::escape;
+use nvlink_runtime::words::{count, gpus, percent};
 
 use super::board::{Board, Group, Kind, Row};
 

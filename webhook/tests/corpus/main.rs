@@ -42,9 +42,10 @@ fn body(seeds: &[Value], n: u64) -> Vec<u8> {
 
 /// The reviews to run: [`REVIEWS`], or what `CORPUS` says.
 fn chosen() -> Range<u64> {
-    let Ok(text) = std::env::var("CORPUS") else {
+    let text = std::env::var("CORPUS").unwrap_or_default();
+    if text.is_empty() {
         return REVIEWS;
-    };
+    }
     let number = |text: &str| text.parse::<u64>().expect("CORPUS is N or N..M");
     match text.split_once("..") {
         Some((from, to)) => number(from)..number(to),
@@ -91,6 +92,7 @@ fn work(seeds: &[Value], next: &AtomicU64, end: u64) -> Seen {
 #[test]
 fn every_review_gets_a_right_answer() {
     let (seeds, range) = (seeds::reviews(), chosen());
+    assert!(!range.is_empty(), "CORPUS is N or N..M with N < M");
     let next = AtomicU64::new(range.start);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let all: Vec<Seen> = thread::scope(|scope| {

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nvlink_topology::{
-    BrokenGpus, GpuSet, Graph, NoPlacement, NodeTopologySpec, Pattern, Scope,
-    memo::{self, Look, Memo, Question},
+    BrokenGpus, GpuSet, Graph, NodeTopologySpec, Pattern, Scope,
+    memo::{Answer, Found, Look, Memo, Question},
 };
 
-/// How many answers a graph keeps: more than the sets of GPUs that can be held on a node
-/// of 8, so that only large nodes are asked again.
+/// How many answers a graph keeps, which bounds their memory to about 1.6 MB; beyond it, all are
+/// found again.
 const KEPT: usize = 4096;
 
 /// The graph of a node, and what was asked about it.
@@ -33,20 +33,6 @@ pub struct Job {
     pub scope: Scope,
     /// What happens with GPUs that are marked as broken.
     pub broken_gpus: BrokenGpus,
-}
-
-/// The best GPUs for a job.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
-    pub gpus: GpuSet,
-    /// Time of the busiest resource, seconds per byte of payload.
-    pub cost: f64,
-    /// Time of all transfers one after the other, seconds per byte of payload.
-    pub total_cost: f64,
-    /// The least cost of the job on the empty node.
-    pub least: f64,
-    /// [`nvlink_topology::Placement::is_at_full_speed`].
-    pub at_full_speed: bool,
 }
 
 impl Hardware {
@@ -80,7 +66,7 @@ impl Hardware {
     }
 
     /// Returns the best order of GPUs that are held.
-    fn held(&self, gpus: &[u32], pattern: Pattern) -> Option<Arc<memo::Found>> {
+    fn held(&self, gpus: &[u32], pattern: Pattern) -> Option<Arc<Found>> {
         let held = self.graph.as_deref()?.set(gpus).ok()?;
         let of = |pattern| {
             let question = Question {
@@ -105,7 +91,7 @@ impl Hardware {
         free: GpuSet,
         broken: GpuSet,
         may_search: impl FnOnce() -> bool,
-    ) -> Option<Result<Found, NoPlacement>> {
+    ) -> Option<Answer> {
         let question = Question {
             gpus: job.gpus,
             pattern: job.pattern,
@@ -114,17 +100,10 @@ impl Hardware {
             broken,
             broken_gpus: job.broken_gpus,
         };
-        let answer = self.ask(question, may_search)?;
-        Some(answer.map(|found| Found {
-            gpus: found.set,
-            cost: found.cost,
-            total_cost: found.total_cost,
-            least: found.cost * found.quality,
-            at_full_speed: found.full_speed,
-        }))
+        self.ask(question, may_search)
     }
 
-    fn ask(&self, question: Question, may_search: impl FnOnce() -> bool) -> Option<memo::Answer> {
+    fn ask(&self, question: Question, may_search: impl FnOnce() -> bool) -> Option<Answer> {
         let graph = self.graph.as_deref()?;
         let mut may_search = Some(may_search);
         loop {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvlink_runtime::page::count;
+use nvlink_runtime::words::count;
 use nvlink_topology::{
     Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus,
     missing_links,

@@ -4,6 +4,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
 use nvlink_api::class::syntax::is_namespace;
+use nvlink_runtime::client::Choice;
 
 use super::ScopeArgs;
 
@@ -13,12 +14,31 @@ pub struct ClusterArgs {
     /// Namespace of the pods; default: that of the context.
     #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub kubeconfig: KubeconfigArgs,
+}
+
+/// Flags that say which cluster, as kubectl has them.
+#[derive(Clone, Debug, Args)]
+pub struct KubeconfigArgs {
     /// Context of the kubeconfig; default: its current one.
     #[arg(long, env = "NVLINK_WEBHOOK_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
     /// The kubeconfig; default: $KUBECONFIG, else ~/.kube/config, else the service account.
     #[arg(long, env = "NVLINK_WEBHOOK_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+}
+
+impl KubeconfigArgs {
+    /// Returns the cluster as the client wants it.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        Choice {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        }
+    }
 }
 
 /// Flags of `status`.

@@ -111,7 +111,7 @@ impl Explained {
             None => line("Starts", "nobody knows when"),
         }
         let seats = self.expected_on.iter().take(SEATS).map(|seat| {
-            let gpus = nvlink_runtime::page::ranges(&sorted(&seat.gpus));
+            let gpus = nvlink_runtime::words::ranges(&sorted(&seat.gpus));
             let gpus = Some(gpus).filter(|gpus| !gpus.is_empty());
             let gpus = gpus.map(|gpus| format!(", GPUs {gpus}"));
             let pod = Some(&seat.pod).filter(|_| self.expected_on.len() > 1);

@@ -143,7 +143,7 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, messages: &mut Vec<String
         .iter()
         .filter(|domain| domain.gpus.iter().any(|gpu| gpus.contains(gpu)));
     let inside: Vec<&str> = inside.map(|domain| domain.id.as_str()).collect();
-    let listed = nvlink_runtime::page::ranges(&gpus);
+    let listed = nvlink_runtime::words::ranges(&gpus);
     let noun = if gpus.len() == 1 { "GPU" } else { "GPUs" };
     let place = match inside[..] {
         [""] | [] => "without NVLink between them".to_owned(),

@@ -3,6 +3,7 @@
 use nvlink_planner::Millis;
 
 pub(super) use nvlink_queue::words::{sentence, span, stamp, why, word};
+pub(super) use nvlink_runtime::columns::clean;
 
 use nvlink_queue::Source;
 
@@ -20,18 +21,6 @@ pub(super) fn moment(at: Millis, now: Millis) -> String {
         -999..1000 => "now".to_owned(),
         _ => format!("in {} ({clock})", span(at - now)),
     }
-}
-
-/// Returns `text` without characters that move the cursor or turn the direction of what follows:
-/// text of a cluster must not change what a terminal shows around it.
-pub(super) fn clean(text: &str) -> String {
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    text.chars()
-        .map(|c| if odd(c) { '\u{fffd}' } else { c })
-        .collect()
 }
 
 /// Returns where the expected end of a pod comes from.

@@ -94,12 +94,23 @@ fn errors_name_line_column_and_value_and_say_what_to_do() {
             "0,1\r0,1",
             "line 4: it has a carriage return: end lines with LF or CRLF",
         ),
+        (
+            "0,1,1\r0,1",
+            "line 4: it has a carriage return: end lines with LF or CRLF",
+        ),
     ];
     for (row, expected) in rows {
         let text = format!("# a comment\r\n\r\ntime,gpus,duration\r\n{row}\r\n");
         let error = Trace::read(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, expected, "{row}");
     }
+}
+
+#[test]
+fn white_space_of_any_kind_around_values_is_no_part_of_them() {
+    let text = "\u{a0}time , gpus,duration\u{a0}\n\u{a0}0,\t1 , 2\u{a0}\n";
+    let trace = Trace::read(text.as_bytes()).unwrap();
+    assert_eq!(trace.jobs.len(), 1);
 }
 
 #[test]

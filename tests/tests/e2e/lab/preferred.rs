@@ -297,7 +297,7 @@ fn devices_come_back_after_every_order_of_restarts() {
         assert_eq!(
             held(&bench.wait_for_pod(&pod, 4), &pod),
             expected,
-            "{order:?}"
+            "{order:?}, {pod}, beside {steady:?}"
         );
         bench.end(&pod);
         bench.wait_for_phase(&pod, "Succeeded");
