@@ -2,10 +2,9 @@
 //! allocations, and publishes them with
 //! [`Latest::place`](crate::snapshot::Latest::place).
 //!
-//! `kubelet` calls the kubelet, `claims` leaves out what pods only look at, `devices` and
-//! `slices` map device names to GPUs, `holdings` interprets the answer, `tracker` remembers
-//! which GPUs were free when a pod started, `judge` judges the quality of its GPUs, and `api`
-//! adds data from the Kubernetes API if there is one.
+//! `claims` leaves out what pods only look at, `holdings` interprets the kubelet's answer with the
+//! names of `nvlink_kubelet`, `tracker` remembers which GPUs were free when a pod started, `judge`
+//! judges the quality of its GPUs, and `api` adds data from the Kubernetes API if there is one.
 
 mod api;
 mod args;

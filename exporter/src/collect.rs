@@ -9,12 +9,12 @@ use std::{
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_source::{Source, SourceError, Unread};
 
-use crate::{
+use crate::snapshot::{Health, Latest, Snapshot};
+use nvlink_history::{
     faults::Faults,
     load::Meter,
     marks::{Marks, Record},
     remotes::Remotes,
-    snapshot::{Health, Latest, Snapshot},
     totals::Totals,
 };
 

@@ -21,9 +21,9 @@ use nvlink_source::{Opener, Reading, calibrated};
 
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
-    marks::Marks,
     metrics, publish,
 };
+use nvlink_history::marks::Marks;
 
 /// Runs the program. The exit status is 0, 1 for bad input or a failure, or 2 for bad usage.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -7,11 +7,6 @@
 //! - [`release`] releases the source for a while.
 //! - [`statistics`] counts what the process itself does.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
-//! - [`load`] computes link rates and new errors from two readings.
-//! - [`totals`] adds up the counters of each GPU's links.
-//! - [`remotes`] keeps to which kind of device each link leads.
-//! - [`marks`] marks broken GPUs in the document.
-//! - `faults` finds the faults that began or ended between two readings, for the log.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
 //! - [`metrics`] renders the answer to a scrape.
 //! - [`output`] prints a topology and a placement.
@@ -31,11 +26,8 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
-mod faults;
 pub mod lifecycle;
-pub mod load;
 mod log;
-pub mod marks;
 pub mod metrics;
 mod origin;
 pub mod output;
@@ -43,10 +35,8 @@ pub mod page;
 pub mod placement;
 pub mod publish;
 pub mod release;
-pub mod remotes;
 pub mod server;
 pub mod snapshot;
 pub mod statistics;
-pub mod totals;
 
 pub use commands::run;

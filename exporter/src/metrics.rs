@@ -23,7 +23,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{remotes::Remotes, snapshot::View};
+use crate::snapshot::View;
+use nvlink_history::remotes::Remotes;
 
 use self::writer::Writer;
 pub use self::{

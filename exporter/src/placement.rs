@@ -7,26 +7,9 @@ use std::{
     time::Duration,
 };
 
+use nvlink_history::Key;
 use nvlink_source::{LostGpu, Reading};
 use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, PathClass, Pattern};
-
-/// The identity of a GPU, which does not change while it exists.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
-    Uuid(String),
-    /// If the source does not know the UUID.
-    Index(u32),
-}
-
-impl Key {
-    pub(crate) fn new(index: u32, uuid: Option<&str>) -> Self {
-        uuid.map_or(Self::Index(index), |uuid| Self::Uuid(uuid.to_owned()))
-    }
-
-    fn of(gpu: &LostGpu) -> Self {
-        Self::new(gpu.index, gpu.uuid.as_deref())
-    }
-}
 
 /// Which GPUs the indices mean at one point in time: when a GPU goes away, the
 /// indices of the GPUs behind it change.

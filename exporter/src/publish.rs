@@ -27,10 +27,10 @@ use nvlink_topology::NodeTopology;
 use tokio::time::Instant;
 
 use crate::{
-    marks::Record,
     snapshot::{Latest, View},
     statistics::{Failure, Publishing},
 };
+use nvlink_history::marks::Record;
 
 /// Field manager of the Node's labels and annotations, and of the object.
 pub const MANAGER: &str = "nvlink-exporter";

@@ -9,16 +9,14 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nvlink_collectives::{
     Results,
-    follow::{Node, Shown},
+    follow::{self, Shown},
 };
 use nvlink_source::{Reading, host_name};
 use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
-use crate::{
-    load::LinkLoad, marks::Record, placement::Placements, release::Hold, remotes::Remotes,
-    statistics::Statistics, totals::GpuTotals,
-};
+use crate::{placement::Placements, release::Hold, statistics::Statistics};
+use nvlink_history::{load::LinkLoad, marks::Record, remotes::Remotes, totals::GpuTotals};
 
 /// The outcome of one collection. Data and health are separate: a failed
 /// collection has health and no data, and never the data of an earlier one. A
@@ -213,7 +211,7 @@ impl nvlink_device_plugin::Node for Latest {
     }
 }
 
-impl Node for Latest {
+impl follow::Node for Latest {
     fn show(&self, look: &mut dyn FnMut(Shown<'_>)) {
         let view = self.view(Instant::now());
         if let Some(data) = view.whole() {

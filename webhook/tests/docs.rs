@@ -201,6 +201,7 @@ fn the_code_map_names_existing_modules() {
         "simulation",
         "runtime",
         "source",
+        "history",
         "api",
         "admission",
         "cluster",

@@ -1,4 +1,4 @@
-//! Collectives: their names, their bus bandwidth, and how to tell them apart.
+//! Collectives: their names and their bus bandwidth.
 
 use std::{fmt, str::FromStr};
 
@@ -57,7 +57,7 @@ impl Collective {
     /// Returns the collective of a program of nccl-tests, such as
     /// `/opt/nccl-tests/build/all_reduce_perf`.
     #[must_use]
-    pub fn of_program(path: &str) -> Option<Self> {
+    pub(crate) fn of_program(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
         let name = name.strip_suffix("_mpi").unwrap_or(name);
         name.strip_suffix("_perf").unwrap_or(name).parse().ok()
@@ -65,7 +65,7 @@ impl Collective {
 
     /// Returns the collective of a function of NCCL, such as `ReduceScatter`.
     #[must_use]
-    pub fn of_function(name: &str) -> Option<Self> {
+    pub(crate) fn of_function(name: &str) -> Option<Self> {
         let plain = |text: &str| text.replace('_', "").to_ascii_lowercase();
         let name = plain(name);
         Self::ALL

@@ -9,9 +9,9 @@ use super::kind::Collective;
 
 /// The maximum number of rows of one run; more are an error. nccl-tests prints one row for
 /// each size, which it doubles, so real tables have about 30.
-pub const MOST_ROWS: usize = 2048;
+pub(crate) const MOST_ROWS: usize = 2048;
 /// The maximum number of ranks that a run lists.
-pub const MOST_DEVICES: usize = 16_384;
+pub(crate) const MOST_DEVICES: usize = 16_384;
 /// The maximum number of warnings that a run keeps.
 const MOST_WARNINGS: usize = 8;
 

@@ -20,7 +20,7 @@ pub const KEPT_RUNS: usize = 32;
 /// first. With [`KEPT_RUNS`], the file stays below the 1 MiB that `serve` reads.
 pub const KEPT_CLASSES: usize = 64;
 /// The number of earlier runs that make a baseline: the median of fewer says nothing.
-pub const BASELINE_RUNS: usize = 3;
+pub(crate) const BASELINE_RUNS: usize = 3;
 /// The maximum length of a model's name and of a failure's text, in characters.
 const MOST_TEXT: usize = 120;
 
@@ -172,7 +172,7 @@ impl State {
     ///
     /// An input grows at its end. So what precedes a run that is kept was added with it or
     /// before it, also if it is no longer kept.
-    pub fn add_input(&mut self, runs: Vec<(Class, Kept, Option<Expected>)>) -> Vec<bool> {
+    pub(crate) fn add_input(&mut self, runs: Vec<(Class, Kept, Option<Expected>)>) -> Vec<bool> {
         let mut followed = BTreeSet::new();
         let mut forgotten = vec![false; runs.len()];
         for (forgotten, (class, kept, _)) in forgotten.iter_mut().zip(&runs).rev() {
@@ -412,7 +412,7 @@ impl Entry {
     /// Returns the median bus bandwidth of the good runs before the run `id`, bytes per
     /// second; `None` with fewer than [`BASELINE_RUNS`].
     #[must_use]
-    pub fn baseline_before(&self, id: &str, class: SizeClass) -> Option<u64> {
+    pub(crate) fn baseline_before(&self, id: &str, class: SizeClass) -> Option<u64> {
         let before = self.runs.iter().take_while(|one| one.id != id);
         let levels = before.filter_map(|one| one.levels.get(&class));
         let mut all: Vec<u64> = levels.map(|level| level.bytes_per_second).collect();

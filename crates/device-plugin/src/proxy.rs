@@ -83,7 +83,7 @@ impl Proxy {
 
     /// Reports whether the kubelet has GPUs from this program.
     #[must_use]
-    pub fn offers_gpus(&self) -> bool {
+    pub(crate) fn offers_gpus(&self) -> bool {
         self.offers.load(Ordering::Relaxed) > 0
     }
 

@@ -1,4 +1,4 @@
-//! What the kubelet of a node says of its devices.
+//! What the kubelet of a node says of its devices, and what their names mean.
 //!
 //! The exporter reads from it who holds which GPUs. The device plugin shares the names of devices and
 //! the sockets, and need not know the exporter.

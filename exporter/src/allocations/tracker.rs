@@ -14,14 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_history::Key;
 use nvlink_source::LostGpu;
 use nvlink_topology::{Allocation, Gpu};
 
 use super::holdings::{Held, Holdings, PodName};
-use crate::{
-    placement::{Key, Keys},
-    publish::status::Record,
-};
+use crate::{placement::Keys, publish::status::Record};
 
 /// The pods of the last look.
 #[derive(Debug, Default)]

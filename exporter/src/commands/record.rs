@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use super::{print, runtime, warn};
-use crate::{args::RecordArgs, marks::Marks};
+use crate::args::RecordArgs;
+use nvlink_history::marks::Marks;
 
 /// A recording that takes longer prints its progress.
 const QUIET: Duration = Duration::from_secs(2);

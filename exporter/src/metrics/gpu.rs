@@ -10,7 +10,7 @@ use super::{
     family::{Label, Value},
     writer::Writer,
 };
-use crate::totals::GpuTotals;
+use nvlink_history::totals::GpuTotals;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotals]) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;

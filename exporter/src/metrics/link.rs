@@ -11,7 +11,7 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
-use crate::remotes::Remotes;
+use nvlink_history::remotes::Remotes;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading, remotes: &Remotes) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;

@@ -9,10 +9,8 @@ use super::{
     scene::Scene,
     trouble,
 };
-use crate::{
-    load::LinkLoad,
-    output::{self, summary},
-};
+use crate::output::{self, summary};
+use nvlink_history::load::LinkLoad;
 
 pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let index = gpu.index;

@@ -3,7 +3,7 @@
 use nvlink_source::LinkCounters;
 use nvlink_topology::{Link, RemoteKind};
 
-use crate::load::LinkLoad;
+use nvlink_history::load::LinkLoad;
 
 /// A link, its counters and its load.
 #[derive(Clone, Copy)]

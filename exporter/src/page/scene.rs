@@ -7,7 +7,8 @@ use nvlink_source::Reading;
 use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind, missing_links};
 
 use super::{html::mark, lane::Lane};
-use crate::{load::LinkLoad, placement::Judged, snapshot::View};
+use crate::{placement::Judged, snapshot::View};
+use nvlink_history::load::LinkLoad;
 
 /// A view that has data, and indices into it.
 pub(super) struct Scene<'a> {

@@ -11,7 +11,8 @@ use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found, status};
-use crate::{marks::Record, placement::Keys};
+use crate::placement::Keys;
+use nvlink_history::marks::Record;
 
 /// Annotation of the object: the XIDs by which GPUs are marked as broken, for the next
 /// process of the exporter.

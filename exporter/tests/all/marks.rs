@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nvlink_exporter::marks::{CALM, Marks, Record};
+use nvlink_history::marks::{CALM, Marks, Record};
 use nvlink_source::{Opener, Reading, Source, sim::Control};
 use nvlink_topology::labels;
 

@@ -11,14 +11,13 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
-    marks::Record,
     metrics::{Group, Groups},
     placement::{self, Judged, Keys, PatternFrom, Placements},
-    remotes::Remotes,
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
     statistics::Statistics,
 };
+use nvlink_history::{marks::Record, remotes::Remotes};
 use nvlink_runtime::supervise::Weight;
 use nvlink_topology::{Allocation, Pattern};
 use tower::ServiceExt;

@@ -10,8 +10,8 @@ use nvlink_exporter::{
     collect::{self, Open},
     metrics::{self, Groups},
     snapshot::{Latest, View},
-    totals::{GpuTotals, Totals},
 };
+use nvlink_history::totals::{GpuTotals, Totals};
 use nvlink_runtime::supervise::Supervisor;
 use nvlink_source::{ErrorKind, LinkCounters, Reading, Source, SourceError, SourceSpec};
 use proptest::{collection::vec, option, prelude::*};

@@ -12,8 +12,8 @@ use nvlink_exporter::{
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     statistics::Statistics,
-    totals::Totals,
 };
+use nvlink_history::totals::Totals;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_source::{Reading, SourceSpec};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};

@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_exporter::{
+use nvlink_exporter::snapshot::{Health, Snapshot};
+use nvlink_history::{
     load::Meter,
     marks::{Marks, Record},
     remotes::Remotes,
-    snapshot::{Health, Snapshot},
     totals::Totals,
 };
 use nvlink_source::{Opener, Reading, SourceSpec};

@@ -6,11 +6,11 @@ use std::{
 };
 
 use nvlink_exporter::{
-    marks::{Marks, Record},
     publish,
     snapshot::{Latest, Snapshot},
     statistics::Publishing,
 };
+use nvlink_history::marks::{Marks, Record};
 use nvlink_source::{Opener, Reading};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nvlink_source::Reading;
 use nvlink_topology::{Gpu, Link, Remote, RemoteKind};
 
-use crate::placement::Key;
+use crate::Key;
 
 /// The last known remote kind of each link, by GPU and by index of the link.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ impl Remotes {
     /// Adds to each link that is down the last known kind of device to which it led. A card whose
     /// bridge fails is so told apart from one that has never had a bridge
     /// ([`nvlink_topology::missing_links`]).
-    pub(crate) fn complete(&self, reading: &mut Reading) {
+    pub fn complete(&self, reading: &mut Reading) {
         for gpu in &mut reading.topology.spec.gpus {
             let Some(before) = self.0.get(&key(gpu)) else {
                 continue;
@@ -48,7 +48,7 @@ impl Remotes {
     /// Returns the kind of each link of `gpu`, in their order: the one that it
     /// reports, else its last known one. For a link that has been down since the
     /// start, it is the kind of the GPU's other links, if they agree.
-    pub(crate) fn kinds(&self, gpu: &Gpu) -> Vec<RemoteKind> {
+    pub fn kinds(&self, gpu: &Gpu) -> Vec<RemoteKind> {
         let links = gpu.links.as_deref().unwrap_or_default();
         let before = self.0.get(&key(gpu));
         let known = |link: &Link| {

@@ -22,7 +22,7 @@ enum Fault {
 
 /// A change of one GPU's faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
     /// A fault began.
     Came(u32, String),
     /// A fault ended.
@@ -31,7 +31,7 @@ pub(crate) enum Change {
 
 /// The current faults and the XIDs so far, to find changes.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     /// The log text of each current fault, by GPU.
     holding: BTreeMap<(u32, Fault), String>,
     /// Number of XIDs, by GPU and XID.
@@ -40,7 +40,7 @@ pub(crate) struct Faults {
 
 impl Faults {
     /// Returns the changes since the previous reading; at the first one, all faults.
-    pub(crate) fn observe(&mut self, reading: &Reading) -> Vec<Change> {
+    pub fn observe(&mut self, reading: &Reading) -> Vec<Change> {
         let mut changes = Vec::new();
         self.lost(reading, &mut changes);
         for gpu in &reading.topology.spec.gpus {
@@ -189,7 +189,7 @@ fn words(name: &str) -> String {
 
 impl Change {
     /// Logs the change, as one line.
-    pub(crate) fn log(&self, source: &str) {
+    pub fn log(&self, source: &str) {
         match self {
             Self::Came(gpu, text) => tracing::warn!(source, gpu, "GPU {gpu}: {text}"),
             Self::Gone(gpu, text) => tracing::info!(source, gpu, "GPU {gpu}: {text}"),

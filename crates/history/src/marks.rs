@@ -22,7 +22,7 @@ use nvlink_source::{
 use nvlink_topology::{Fault, Gpu, Lost, RecoveryAction, missing_links};
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Key;
+use crate::Key;
 
 /// Readings without a fault after which its mark ends: a minute at the default interval.
 pub const CALM: u32 = 12;

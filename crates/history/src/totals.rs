@@ -10,7 +10,7 @@ use std::{
 
 use nvlink_source::{ErrorKind, LinkCounters, Reading};
 
-use crate::placement::Key;
+use crate::Key;
 
 /// The totals of one GPU, since the exporter first read it. A value that none of its links
 /// reports now is absent.
