@@ -13,7 +13,11 @@ use axum::{
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use nvlink_admission::view::{SharedView, View};
 use nvlink_api::class::Class;
-use nvlink_cluster::mirror::{Kept, Marks, Mirror, Pod, pod::Stage};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    informer::Extent,
+    mirror::{Mirror, Pod, pod::Stage},
+};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::extender::{
     Extender,
@@ -50,7 +54,7 @@ fn name(node: u32) -> String {
 /// Returns the router of a cluster in which each node runs some pods.
 fn cluster(nodes: u32) -> Router {
     let mirror = Mirror::default();
-    mirror.keep(Kept::WithDevices);
+    let mut hardwares = Hardwares::default();
     let boards = boards();
     for node in 0..nodes {
         // Any set of GPUs may be held.
@@ -77,10 +81,11 @@ fn cluster(nodes: u32) -> Router {
         });
         let held = held.collect();
         let board = &boards[node as usize % boards.len()];
-        mirror.set_node(&name(node), Ok(board), Marks::default(), Ok(Some(held)));
+        let published = hardwares.node(board, Marks::default(), Some(held));
+        mirror.set_node(&name(node), Arc::new(Ok(published)));
     }
     mirror.all_nodes(|_| true);
-    mirror.all_pods(|_| true);
+    mirror.all_pods(|_| true, Extent::Whole);
     let mut view = View::default();
     let class = Class::new("any", &serde_json::from_value(json!({})).unwrap());
     view.set_class("any", class.map_err(|error| error.to_string()));

@@ -4,16 +4,24 @@
 #![allow(clippy::unwrap_used)] // a bad board is a bug in the benchmark
 
 use std::{
-    fs, thread,
+    fs,
+    sync::{Arc, LazyLock, Mutex},
+    thread,
     time::{Duration, Instant},
 };
 
 use nvlink_admission::{decide::Settings, view::SharedView};
-use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    informer::Extent,
+    mirror::Mirror,
+};
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{page::Page, recent::Recent};
 use serde_json::{Value, json};
 
+/// Nodes with the same graph share it, as they do in the informer.
+static HARDWARES: LazyLock<Mutex<Hardwares>> = LazyLock::new(Mutex::default);
 const NODES: u32 = 1000;
 const CHANGED: u32 = 100;
 /// Longer than a rendering is used again.
@@ -34,7 +42,7 @@ fn main() {
         set(&page, index, spec, "train");
     }
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     println!("{NODES} nodes of 8 GPUs");
     println!(
         "  mirror filled      {:>8.1?}, {:.1} MiB",
@@ -116,10 +124,7 @@ fn set(page: &Page, index: u32, spec: &NodeTopologySpec, word: &str) {
         gpus: (job * size..(job + 1) * size).collect(),
         ..Allocation::default()
     });
-    page.mirror.set_node(
-        &name(index),
-        Ok(spec),
-        Marks::default(),
-        Ok(Some(held.collect())),
-    );
+    let mut hardwares = HARDWARES.lock().expect("no panic");
+    let node = hardwares.node(spec, Marks::default(), Some(held.collect()));
+    page.mirror.set_node(&name(index), Arc::new(Ok(node)));
 }

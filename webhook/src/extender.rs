@@ -107,11 +107,9 @@ impl Extender {
     fn look(&self, names: &[&str]) -> Vec<Option<Seen>> {
         let state = self.mirror.read();
         let look = |name: &&str| {
-            let published = state.nodes.get(*name)?;
-            let node = published.as_ref().as_ref().ok()?;
             Some(Seen {
-                published: Arc::clone(published),
-                occupancy: state.occupancy(name, node),
+                published: Arc::clone(state.gpus.of(name).published?),
+                occupancy: state.occupancy(name)?,
             })
         };
         names.iter().map(look).collect()

@@ -25,7 +25,8 @@ mod identity;
 
 use nvlink_admission::{admit::Admission, decide::Settings, policies::Site, view::SharedView};
 use nvlink_cluster::{
-    authorizer::ClusterAuthorizer, mirror::Mirror, status::Writer, watches::Watches,
+    authorizer::ClusterAuthorizer, kinds::Informers, mirror::Mirror, status::Writer,
+    watches::Watches,
 };
 use nvlink_queue::controller::Queue;
 
@@ -119,12 +120,14 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let settings = Settings::from(args.scopes);
-    let mirror = extend::mirror(&args.web, args.extender, &client, supervisor);
+    let informers = Informers::default();
+    let watches = Watches::start(&informers, &view, metrics.cluster());
+    let mirror = extend::mirror(&args.web, args.extender, &view, &informers);
+    informers.start(&client, supervisor);
     let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
-    let watches = Watches::start(&client, &view, metrics.cluster(), supervisor);
     watches.synced().await;
 
-    let (writer, queue) = leaders(&client, &view, &settings, &metrics, exempt);
+    let (writer, queue) = leaders(&client, &informers, &view, &settings, &metrics, exempt);
     let leaving = watch::Sender::new(false);
     if let Some(address) = args.extender.extender_listen {
         let leaves = leaving.subscribe();
@@ -158,6 +161,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
 /// Returns what only the leader runs: what writes the status of classes, and the queue.
 fn leaders(
     client: &Client,
+    informers: &Informers,
     view: &SharedView,
     settings: &Settings,
     metrics: &Arc<Metrics>,
@@ -168,7 +172,7 @@ fn leaders(
     let writer = Writer::new(client, view, metrics.cluster(), exempt, shares);
     (
         writer,
-        Queue::new(client, settings, metrics.queue(), shared),
+        Queue::new(client, informers, settings, metrics.queue(), shared),
     )
 }
 

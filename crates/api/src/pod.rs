@@ -192,6 +192,15 @@ impl<'a> Container<'a> {
     }
 }
 
+/// Reports whether a pod requests devices of any kind, by a claim or a resource: the name of every
+/// device plugin's resource has a domain.
+#[must_use]
+pub fn has_devices(pod: &Value) -> bool {
+    let device =
+        |one: &Container<'_>| one.has_claims() || one.resources().any(|name| name.contains('/'));
+    list(pod, &["spec", "resourceClaims"]).next().is_some() || containers(pod).iter().any(device)
+}
+
 /// Returns all containers of `pod`: init containers first, each kind in the pod's order.
 #[must_use]
 pub fn containers(pod: &Value) -> Vec<Container<'_>> {

@@ -4,16 +4,20 @@
 //!
 //! - [`metrics`]: how current the state is, and what was found;
 //! - [`authorizer`]: whether a user may use a class, by access reviews of the API server;
-//! - [`extent`]: the free GPUs of a node, from its NodeTopology;
+//! - [`gpus`]: the GPUs of nodes, and who holds which;
+//! - [`informer`]: one watch of a kind for all that follow it;
+//! - [`kinds`]: the kinds that are followed, and what is read of each;
+//! - [`mirror`]: the GPUs of nodes and the pods on them, as the process sees them now;
 //! - [`watches`]: keep the view that decisions use;
 //! - [`exclusive`], `isolated`, `strays`: what is wrong with the nodes of a class;
-//! - [`status`]: writes that into the conditions of classes, while this process leads;
-//! - [`mirror`]: what the view forgets, the graphs of nodes and the pods on them.
+//! - [`status`]: writes that into the conditions of classes, while this process leads.
 
 pub mod authorizer;
 pub mod exclusive;
-pub mod extent;
+pub mod gpus;
+pub mod informer;
 mod isolated;
+pub mod kinds;
 pub mod metrics;
 pub mod mirror;
 pub mod status;

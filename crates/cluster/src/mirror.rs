@@ -1,29 +1,23 @@
-//! NodeTopologies with their graphs, and pods: what the view that decisions use forgets.
-//!
-//! The page and the extender read one mirror; [`watches`] keep it, and run only if one of
-//! the two is on.
+//! The GPUs of nodes and the pods on them, in one state that all parts of the process read: what
+//! admission's view says of free GPUs, the page and the extender.
 
-pub mod hardware;
-pub mod node;
+mod followers;
 pub mod occupancy;
 pub mod pod;
-pub mod watches;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 
-use nvlink_topology::{Allocation, NodeTopologySpec};
+use nvlink_admission::view::SharedView;
 
-pub use hardware::Hardware;
-use hardware::Hardwares;
-pub use node::{Marks, Node};
+use crate::{
+    gpus::{Gpus, Name, Published},
+    informer::Extent,
+};
 pub use pod::Pod;
-
-/// What a node published, or why it cannot be used.
-pub type Published = Result<Node, String>;
 
 /// Namespace and name of a pod.
 pub type PodName = (String, String);
@@ -61,27 +55,17 @@ impl Sync {
     }
 }
 
-/// Which pods the mirror keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
-    /// Those of classes, without their nodes: only their metadata are read.
-    #[default]
-    OfClasses,
-    /// All that request devices, with their nodes.
-    WithDevices,
-}
-
 /// The objects of the mirror.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    pub nodes: BTreeMap<String, Arc<Published>>,
+    pub gpus: Gpus,
     pub pods: HashMap<PodName, Arc<Pod>>,
     /// By the name of a node, the pods that are bound to it and have not ended.
     bound: HashMap<String, BTreeMap<PodName, Arc<Pod>>>,
     pub topologies: Sync,
     pub of_pods: Sync,
-    /// Which pods are kept.
-    pub kept: Kept,
+    /// Which pods have been read.
+    extent: Extent,
 }
 
 impl State {
@@ -90,40 +74,58 @@ impl State {
         self.bound.get(node).into_iter().flatten()
     }
 
-    fn set(&mut self, name: PodName, pod: Arc<Pod>) {
-        self.remove(&name);
+    /// Sets or removes a pod. Returns the nodes that it was and is on.
+    fn set(&mut self, name: PodName, pod: Option<Arc<Pod>>) -> Vec<String> {
+        let mut nodes = Vec::new();
+        if let Some(node) = self.pods.remove(&name).as_ref().and_then(|old| old.node()) {
+            if let Some(bound) = self.bound.get_mut(node) {
+                bound.remove(&name);
+                if bound.is_empty() {
+                    self.bound.remove(node);
+                }
+            }
+            nodes.push(node.to_owned());
+        }
+        let Some(pod) = pod else { return nodes };
         if let Some(node) = pod.node() {
             let bound = self.bound.entry(node.to_owned()).or_default();
             bound.insert(name.clone(), Arc::clone(&pod));
+            nodes.push(node.to_owned());
         }
         self.pods.insert(name, pod);
+        nodes
     }
 
-    fn remove(&mut self, name: &PodName) {
-        let Some(old) = self.pods.remove(name) else {
-            return;
-        };
-        let Some(node) = old.node() else { return };
-        if let Some(bound) = self.bound.get_mut(node) {
-            bound.remove(name);
-            if bound.is_empty() {
-                self.bound.remove(node);
-            }
-        }
+    /// Returns the names of all nodes with topologies.
+    fn names(&self) -> Vec<Name> {
+        self.gpus
+            .topologies()
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 
-/// A shared handle to the state, which watches write.
+/// A shared handle to the state, which followers of the informers write.
 #[derive(Clone, Debug, Default)]
 pub struct Mirror(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     state: RwLock<State>,
-    hardwares: Mutex<Hardwares>,
+    /// Where the free GPUs of nodes are counted, for admission.
+    view: Option<SharedView>,
 }
 
 impl Mirror {
+    /// Returns a mirror that counts the free GPUs of nodes in `view`.
+    #[must_use]
+    pub fn counting(view: SharedView) -> Self {
+        Self(Arc::new(Inner {
+            state: RwLock::default(),
+            view: Some(view),
+        }))
+    }
+
     /// Returns a copy: objects are shared.
     #[must_use]
     pub fn state(&self) -> State {
@@ -135,54 +137,51 @@ impl Mirror {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets which pods the mirror keeps; before any is set.
-    pub fn keep(&self, kept: Kept) {
-        self.write().kept = kept;
-    }
-
-    /// Adds or replaces a node. `allocations` are `None` if they are not known.
-    pub fn set_node(
-        &self,
-        name: &str,
-        spec: Result<&NodeTopologySpec, String>,
-        marks: Marks,
-        allocations: Result<Option<Vec<Allocation>>, String>,
-    ) {
-        let node = spec.and_then(|spec| {
-            let allocations = allocations?;
-            Ok(Node::new(spec, marks, allocations, &mut self.hardwares()))
+    /// Adds or replaces a node.
+    pub fn set_node(&self, name: &str, published: Arc<Published>) {
+        self.change(|state| {
+            state.gpus.set_topology(name, Some(published));
+            vec![name]
         });
-        let mut state = self.write();
-        state.nodes.insert(name.to_owned(), Arc::new(node));
     }
 
+    /// Removes a node.
     pub fn remove_node(&self, name: &str) {
-        self.write().nodes.remove(name);
+        self.change(|state| {
+            state.gpus.set_topology(name, None);
+            vec![name]
+        });
     }
 
+    /// Adds or replaces a pod.
     pub fn set_pod(&self, name: PodName, pod: Pod) {
-        self.write().set(name, Arc::new(pod));
+        self.change(|state| state.set(name, Some(Arc::new(pod))));
     }
 
+    /// Removes a pod.
     pub fn remove_pod(&self, name: &PodName) {
-        self.write().remove(name);
+        self.change(|state| state.set(name.clone(), None));
     }
 
     /// Keeps only these nodes: all have been read.
     pub fn all_nodes(&self, wanted: impl Fn(&str) -> bool) {
-        let mut state = self.write();
-        state.nodes.retain(|name, _| wanted(name));
-        state.topologies = Sync::Follows;
+        self.change(|state| {
+            state.topologies = Sync::Follows;
+            state.gpus.retain_topologies(wanted)
+        });
     }
 
-    /// Keeps only these pods: all have been read.
-    pub fn all_pods(&self, wanted: impl Fn(&PodName) -> bool) {
-        let mut state = self.write();
-        let names = state.pods.keys().filter(|name| !wanted(name));
-        for name in names.cloned().collect::<Vec<_>>() {
-            state.remove(&name);
-        }
-        state.of_pods = Sync::Follows;
+    /// Keeps only these pods: all have been read, to this extent.
+    pub fn all_pods(&self, wanted: impl Fn(&PodName) -> bool, extent: Extent) {
+        self.change(|state| {
+            let names = state.pods.keys().filter(|name| !wanted(name));
+            for name in names.cloned().collect::<Vec<_>>() {
+                state.set(name, None);
+            }
+            state.of_pods = Sync::Follows;
+            state.extent = extent;
+            state.names()
+        });
     }
 
     /// Records whether the watch of topologies is in sync.
@@ -193,17 +192,33 @@ impl Mirror {
 
     /// Records whether the watch of pods is in sync.
     pub fn pods_follow(&self, follows: bool) {
-        let mut state = self.write();
-        state.of_pods = state.of_pods.after(follows, Instant::now());
+        let now = self.read().of_pods;
+        let next = now.after(follows, Instant::now());
+        if next != now {
+            self.change(|state| {
+                state.of_pods = next;
+                state.names()
+            });
+        }
+    }
+
+    /// Changes the state, and counts the free GPUs of the nodes that `change` returns.
+    fn change<N: AsRef<str>>(&self, change: impl FnOnce(&mut State) -> Vec<N>) {
+        let nodes = change(&mut self.write());
+        let Some(view) = &self.0.view else { return };
+        // Nobody changes the state before the view has what follows from it.
+        let state = self.read();
+        let mut view = view.write();
+        for node in nodes {
+            let node = node.as_ref();
+            let gpus = state.gpus.of(node);
+            view.set_free(node, gpus.most_free(|pod| !state.is_over(pod)));
+            view.set_mig(node, gpus.known().is_some_and(|known| known.mig));
+        }
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.0.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn hardwares(&self) -> MutexGuard<'_, Hardwares> {
-        let all = &self.0.hardwares;
-        all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,38 +1,25 @@
-//! Watches that keep the [`View`] in sync with the cluster.
+//! Keeps the [`View`] that admission decides by in sync with the cluster.
 
-use std::{collections::HashSet, fmt::Debug, marker::PhantomData, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Taint};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    core::{ApiResource, DynamicObject, NotUsed, Object, PartialObjectMeta},
-    runtime::watcher,
-};
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use nvlink_admission::view::{SharedView, View};
-use nvlink_api::{class::Class, crd::DomainClass, node_topology};
-use nvlink_runtime::{
-    supervise::{Supervisor, Weight},
-    watch::{self, Key, Mirror},
-};
+use nvlink_runtime::watch::Key;
 use nvlink_topology::labels;
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::sync::watch as channel;
 
-use crate::{extent::Extent, metrics::Metrics};
+use crate::{
+    informer::{Extent, Follower, Informer},
+    kinds::{Informers, NodeObject, ReadClass},
+    metrics::Metrics,
+};
 
-/// A kind of object that the view uses.
-trait Mirrored {
-    type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
-    const KIND: &'static str;
-    /// The supervisor's name of its watch.
-    const WATCH: &'static str;
-    /// Objects per page of a list.
-    const PAGE: u32 = 500;
-    /// Whether decisions need it: no decision is made before all its objects were read.
-    const DECIDES: bool = true;
+/// What the view keeps of a kind.
+trait Viewed: Send + 'static {
+    type Item;
 
-    fn set(view: &mut View, name: &str, object: Self::Object);
+    fn set(view: &mut View, name: &str, item: &Self::Item);
     fn remove(view: &mut View, name: &str);
     /// Returns the names of all objects that may be in the view.
     fn names(view: &View) -> Vec<String>;
@@ -41,22 +28,16 @@ trait Mirrored {
 struct Classes;
 struct Nodes;
 struct Namespaces;
-struct Topologies;
 
-impl Mirrored for Classes {
-    /// Raw JSON, because a class that cannot be parsed is guarded by its known fields.
-    type Object = DynamicObject;
-    const KIND: &'static str = "DomainClass";
-    const WATCH: &'static str = "watch of classes";
+impl Viewed for Classes {
+    type Item = ReadClass;
 
-    fn set(view: &mut View, name: &str, object: Self::Object) {
-        let spec = object.data.get("spec").unwrap_or(&Value::Null);
-        let class = Class::read(name, spec);
-        if let Err(broken) = &class {
+    fn set(view: &mut View, name: &str, class: &ReadClass) {
+        if let Err(broken) = class {
             let reason = &broken.reason;
             tracing::warn!(class = name, reason, "class cannot be used");
         }
-        view.set_read_class(name, class);
+        view.set_read_class(name, class.clone());
     }
 
     fn remove(view: &mut View, name: &str) {
@@ -68,32 +49,20 @@ impl Mirrored for Classes {
     }
 }
 
-/// The part of a node's spec that decisions need: its taints, which are not in its metadata.
-#[derive(Clone, Debug, Deserialize)]
-struct NodeSpec {
-    #[serde(default)]
-    taints: Vec<Taint>,
+/// Returns the classes whose taint keeps pods off a node.
+fn tainted(node: &NodeObject) -> Vec<String> {
+    let taints = node.spec.get("taints").map(Vec::<Taint>::deserialize);
+    let taints = taints.into_iter().flatten().flatten();
+    let ours = taints.filter(|one| one.key == labels::CLASS && one.effect == "NoSchedule");
+    ours.filter_map(|taint| taint.value).collect()
 }
 
-impl NodeSpec {
-    /// Returns the classes whose taint keeps pods off the node.
-    fn classes(self) -> Vec<String> {
-        let ours = |taint: &Taint| taint.key == labels::CLASS && taint.effect == "NoSchedule";
-        let ours = self.taints.into_iter().filter(ours);
-        ours.filter_map(|taint| taint.value).collect()
-    }
-}
+impl Viewed for Nodes {
+    type Item = NodeObject;
 
-impl Mirrored for Nodes {
-    type Object = Object<NodeSpec, NotUsed>;
-    const KIND: &'static str = "Node";
-    const WATCH: &'static str = "watch of nodes";
-    /// A node has 20 KiB, most of it images.
-    const PAGE: u32 = 100;
-
-    fn set(view: &mut View, name: &str, mut object: Self::Object) {
-        view.set_node(name, object.metadata.labels.take().unwrap_or_default());
-        view.set_tainted(name, object.spec.classes());
+    fn set(view: &mut View, name: &str, node: &NodeObject) {
+        view.set_node(name, node.metadata.labels.clone().unwrap_or_default());
+        view.set_tainted(name, tainted(node));
     }
 
     fn remove(view: &mut View, name: &str) {
@@ -105,13 +74,12 @@ impl Mirrored for Nodes {
     }
 }
 
-impl Mirrored for Namespaces {
-    type Object = PartialObjectMeta<Namespace>;
-    const KIND: &'static str = "Namespace";
-    const WATCH: &'static str = "watch of namespaces";
+impl Viewed for Namespaces {
+    type Item = ObjectMeta;
 
-    fn set(view: &mut View, name: &str, object: Self::Object) {
-        let class = object.annotations().get(labels::DEFAULT_CLASS);
+    fn set(view: &mut View, name: &str, metadata: &ObjectMeta) {
+        let annotations = metadata.annotations.as_ref();
+        let class = annotations.and_then(|all| all.get(labels::DEFAULT_CLASS));
         view.set_default_class(name, class.map(String::as_str));
     }
 
@@ -124,183 +92,106 @@ impl Mirrored for Namespaces {
     }
 }
 
-impl Mirrored for Topologies {
-    type Object = Extent;
-    const KIND: &'static str = "NodeTopology";
-    const WATCH: &'static str = "watch of topologies";
-    /// A NodeTopology has 20 KiB.
-    const PAGE: u32 = 100;
-    /// Only the warning that all nodes are in use needs it, and the order of devices, which makes no
-    /// difference on most nodes. Unknown nodes count as free, and their GPUs as whole.
-    const DECIDES: bool = false;
+/// Applies the changes of a kind to the view.
+struct Viewer<V>(SharedView, std::marker::PhantomData<fn() -> V>);
 
-    fn set(view: &mut View, name: &str, object: Self::Object) {
-        let (free, mig) = object.read().unwrap_or_else(|error| {
-            tracing::warn!(node = name, %error, "cannot parse the NodeTopology; using the node's labels");
-            (None, false)
-        });
-        view.set_free(name, free);
-        view.set_mig(name, mig);
-    }
-
-    fn remove(view: &mut View, name: &str) {
-        view.set_free(name, None);
-        view.set_mig(name, false);
-    }
-
-    fn names(view: &View) -> Vec<String> {
-        view.nodes()
-    }
-}
-
-/// Applies the events of a watch to the view and to the metrics.
-struct Follower<M> {
-    view: SharedView,
-    metrics: Arc<Metrics>,
-    synced: channel::Sender<bool>,
-    kind: PhantomData<fn() -> M>,
-}
-
-impl<M: Mirrored> Mirror for Follower<M> {
-    type Object = M::Object;
-    const KIND: &'static str = M::KIND;
-    const UNKNOWN: &'static str = ": install the CRDs of `nvlink-webhook crds`";
-
-    fn set(&mut self, object: Self::Object) {
-        let name = object.name_any();
-        M::set(&mut self.view.write(), &name, object);
+impl<V: Viewed> Follower<V::Item> for Viewer<V> {
+    fn set(&mut self, (_, name): &Key, item: &V::Item) {
+        V::set(&mut self.0.write(), name, item);
     }
 
     fn remove(&mut self, (_, name): &Key) {
-        M::remove(&mut self.view.write(), name);
+        V::remove(&mut self.0.write(), name);
     }
 
-    fn retain(&mut self, keys: &HashSet<Key>) {
-        let mut view = self.view.write();
-        for name in M::names(&view) {
+    fn retain(&mut self, keys: &HashSet<Key>, _: Extent) {
+        let mut view = self.0.write();
+        for name in V::names(&view) {
             let key = (String::new(), name);
             if !keys.contains(&key) {
-                M::remove(&mut view, &key.1);
+                V::remove(&mut view, &key.1);
             }
         }
-        drop(view);
+    }
+}
+
+/// Says whether a kind is in sync.
+struct InSync {
+    kind: &'static str,
+    metrics: Arc<Metrics>,
+    synced: channel::Sender<bool>,
+}
+
+impl<T> Follower<T> for InSync {
+    fn set(&mut self, _: &Key, _: &T) {}
+    fn remove(&mut self, _: &Key) {}
+
+    fn retain(&mut self, _: &HashSet<Key>, _: Extent) {
         if !self.synced.send_replace(true) {
-            tracing::info!(kind = M::KIND, "cache synced");
+            tracing::info!(kind = self.kind, "cache synced");
         }
     }
 
     fn follows(&mut self, follows: bool) {
-        self.metrics.watch(M::KIND, follows);
+        self.metrics.watch(self.kind, follows);
     }
 }
 
-/// The watches, and whether those that decisions need have been in sync once.
+/// Whether the kinds that decisions need have been in sync once.
 pub struct Watches {
     synced: Vec<channel::Receiver<bool>>,
 }
 
 impl Watches {
+    /// Keeps `view` in sync. What it says of free GPUs, the mirror keeps.
     #[must_use]
-    pub fn start(
-        client: &Client,
-        view: &SharedView,
-        metrics: &Arc<Metrics>,
-        supervisor: &Supervisor,
-    ) -> Self {
-        let mut watches = Self { synced: Vec::new() };
-        let classes = ApiResource::erase::<DomainClass>(&());
-        let classes = Api::all_with(client.clone(), &classes);
-        watches.add::<Classes>(classes, view, metrics, supervisor);
-        let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
-        watches.add::<Nodes>(nodes, view, metrics, supervisor);
-        watches.add::<Namespaces>(Api::all(client.clone()), view, metrics, supervisor);
-        let topologies = Api::all_with(client.clone(), &node_topology::resource());
-        watches.add::<Topologies>(topologies, view, metrics, supervisor);
-        watches
-    }
-
-    fn add<M: Mirrored + 'static>(
-        &mut self,
-        api: Api<M::Object>,
-        view: &SharedView,
-        metrics: &Arc<Metrics>,
-        supervisor: &Supervisor,
-    ) where
-        <M::Object as Resource>::DynamicType: Clone + Debug + Send + Sync + 'static,
-    {
-        let (sender, receiver) = channel::channel(false);
-        if M::DECIDES {
-            self.synced.push(receiver);
+    pub fn start(informers: &Informers, view: &SharedView, metrics: &Arc<Metrics>) -> Self {
+        fn viewer<V: Viewed>(view: &SharedView) -> Viewer<V> {
+            Viewer(view.clone(), std::marker::PhantomData)
         }
-        let (view, metrics) = (view.clone(), Arc::clone(metrics));
-        supervisor.keep(M::WATCH, Weight::Vital, move || {
-            let follower = Follower::<M> {
-                view: view.clone(),
-                metrics: Arc::clone(&metrics),
-                synced: sender.clone(),
-                kind: PhantomData,
-            };
-            // Not `any_semantic`: with it API servers return all objects at once.
-            let config = watcher::Config::default().page_size(M::PAGE);
-            watch::follow(api.clone(), config, follower)
-        });
+        let Informers {
+            classes,
+            nodes,
+            namespaces,
+            topologies,
+            ..
+        } = informers;
+        classes.keep(Extent::Whole, viewer::<Classes>(view));
+        nodes.keep(Extent::Whole, viewer::<Nodes>(view));
+        namespaces.keep(Extent::Whole, viewer::<Namespaces>(view));
+        let synced = vec![
+            in_sync(classes, "DomainClass", metrics),
+            in_sync(nodes, "Node", metrics),
+            in_sync(namespaces, "Namespace", metrics),
+        ];
+        // Decisions do not wait for it: only the warning that all nodes are in use needs it, and the
+        // order of devices, which makes no difference on most nodes. Unknown nodes count as free,
+        // and their GPUs as whole.
+        in_sync(topologies, "NodeTopology", metrics);
+        Self { synced }
     }
 
     /// Waits until every kind that decisions need has been in sync once.
     pub async fn synced(self) {
         for mut receiver in self.synced {
-            // An error means that the supervisor is gone: the process ends.
+            // An error means that the informer is gone: the process ends.
             drop(receiver.wait_for(|synced| *synced).await);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use futures::stream;
-    use serde_json::json;
-
-    use super::*;
-
-    fn class(name: &str, spec: serde_json::Value) -> DynamicObject {
-        serde_json::from_value(json!({
-            "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
-            "metadata": {"name": name}, "spec": spec
-        }))
-        .unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_restarted_watch_drops_deleted_objects() {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let view = SharedView::default();
-        let (synced, receiver) = channel::channel(false);
-        let follower = Follower::<Classes> {
-            view: view.clone(),
-            metrics: Arc::default(),
-            synced,
-            kind: PhantomData,
-        };
-        let events = [
-            Init,
-            InitApply(class("a", json!({}))),
-            InitApply(class("b", json!({"placement": {"scope": "universe"}}))),
-            InitDone,
-            Apply(class("c", json!({}))),
-            Delete(class("a", json!({}))),
-            Init,
-            InitApply(class("b", json!({"placement": {"scope": "universe"}}))),
-            InitApply(class("d", json!({}))),
-            InitDone,
-        ];
-        watch::reflect(stream::iter(events.map(Ok)), follower).await;
-        assert!(*receiver.borrow());
-        let view = view.read();
-        assert_eq!(view.class_names().collect::<Vec<_>>(), ["b", "d"]);
-        let reason = view.class("b").unwrap().unwrap_err();
-        assert!(
-            reason.contains("cannot be parsed") && reason.contains("universe"),
-            "{reason}"
-        );
-    }
+fn in_sync<T>(
+    informer: &Informer<T>,
+    kind: &'static str,
+    metrics: &Arc<Metrics>,
+) -> channel::Receiver<bool> {
+    let (synced, receiver) = channel::channel(false);
+    let metrics = Arc::clone(metrics);
+    let follower = InSync {
+        kind,
+        metrics,
+        synced,
+    };
+    informer.keep(Extent::Whole, follower);
+    receiver
 }

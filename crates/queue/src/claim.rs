@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use nvlink_admission::decide::claim::{key, ranks_of, request};
 use nvlink_api::{crd::GPU_DRIVER, pod};
+use nvlink_cluster::gpus::API_VERSION;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
@@ -122,23 +123,12 @@ fn expression(uuid: &str) -> String {
     format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == {uuid}")
 }
 
-/// Returns what a claim asks for, by which [`is_for`] compares.
-#[must_use]
-pub fn expressions(claim: &Value) -> Vec<String> {
-    let asked = asked(claim).into_iter().flat_map(|one| one.expressions);
-    let texts = asked.map(|text| text.as_str().unwrap_or_default().to_owned());
-    texts.collect()
-}
-
 /// Reports whether the expressions of a claim are those for these GPUs, in this order.
 #[must_use]
 pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
     let wanted = uuids.iter().map(|uuid| expression(uuid));
     wanted.eq(expressions.iter().cloned())
 }
-
-/// The version of the API of claims that the queue uses.
-pub const API_VERSION: &str = "resource.k8s.io/v1";
 
 /// Reports whether a claim of the API server asks for the same as `wanted`.
 #[must_use]

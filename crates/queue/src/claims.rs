@@ -9,6 +9,7 @@ use kube::{
     api::{DeleteParams, GetParams, PostParams, Preconditions},
     core::request::Request,
 };
+use nvlink_cluster::gpus::API_VERSION;
 use nvlink_runtime::client;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -18,7 +19,7 @@ use nvlink_api::{MANAGER, pod::at};
 
 use super::failpoint;
 use super::{
-    claim::{self, API_VERSION, Named},
+    claim::{self, Named},
     execute::{AT_ONCE, Again, Attempts, Move, Outcome, Outcomes, PATIENCE, Writer, code, in_time},
 };
 use crate::metrics::{Ended, Written};

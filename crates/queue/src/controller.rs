@@ -12,11 +12,10 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use kube::Client;
 use nvlink_admission::decide::Settings;
-use nvlink_cluster::exclusive::SharedGpus;
+use nvlink_cluster::{exclusive::SharedGpus, kinds::Informers};
 use nvlink_runtime::lease::{Leadership, Term};
 use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
+    sync::{mpsc::UnboundedReceiver, watch},
     time::{Instant, sleep_until},
 };
 
@@ -25,7 +24,7 @@ use self::{
     state::State,
 };
 use super::{
-    events::{self, Event},
+    events::{Event, Events},
     idle,
 };
 use crate::metrics::Metrics;
@@ -37,6 +36,7 @@ const MOST: usize = 10_000;
 #[derive(Clone)]
 pub struct Queue {
     client: Client,
+    informers: Informers,
     settings: Settings,
     metrics: Arc<Metrics>,
     /// The number of plans so far. This process may lead several times in a term of one number.
@@ -50,6 +50,7 @@ impl Queue {
     #[must_use]
     pub fn new(
         client: &Client,
+        informers: &Informers,
         settings: &Settings,
         metrics: &Arc<Metrics>,
         shared: watch::Sender<Option<SharedGpus>>,
@@ -57,6 +58,7 @@ impl Queue {
         Self {
             shared,
             client: client.clone(),
+            informers: informers.clone(),
             settings: settings.clone(),
             metrics: Arc::clone(metrics),
             plans: Arc::default(),
@@ -85,7 +87,7 @@ impl Queue {
     /// Serves the queue in one term whenever there is anything to do.
     async fn lead(&self, term: &Term, leadership: &Leadership) {
         loop {
-            idle::needed(&self.client).await;
+            idle::needed(&self.client, &self.informers).await;
             tracing::info!("serving the queue: a class queues, or a pod waits");
             self.serve(term, leadership).await;
             tracing::info!("the queue rests: no class queues, and no pod waits");
@@ -96,15 +98,14 @@ impl Queue {
     /// Serves the queue in one term until it has nothing to do. What is dropped with it stops at
     /// once.
     async fn serve(&self, term: &Term, leadership: &Leadership) {
-        let mut watches = JoinSet::new();
-        let mut events = events::follow(&self.client, &mut watches);
+        let mut events = Events::follow(&self.informers);
         let mut executor = Executor::new(&self.client, leadership, term, &self.metrics);
         let mut state = State::new(&self.settings, &self.metrics, term, &self.plans);
         loop {
             for effect in state.effects() {
                 executor.begin(effect);
             }
-            let happened = wait(&mut events, &mut executor, state.due()).await;
+            let happened = wait(&mut events.receiver, &mut executor, state.due()).await;
             let Some(happened) = happened else { return };
             if state.apply(happened) {
                 state.step();
@@ -139,7 +140,7 @@ struct Happened {
 /// Waits until something happens or it is time, and returns all that has happened; `None` if the
 /// watches have ended.
 async fn wait(
-    events: &mut mpsc::UnboundedReceiver<Event>,
+    events: &mut UnboundedReceiver<Event>,
     executor: &mut Executor,
     due: Instant,
 ) -> Option<Happened> {

@@ -6,7 +6,6 @@
 
 pub mod amounts;
 mod demand;
-mod devices;
 pub mod dra;
 pub mod entry;
 mod flush;
@@ -27,13 +26,12 @@ use std::{
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
-use nvlink_cluster::mirror::Published;
+use nvlink_cluster::gpus::{Gpus, Published};
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
 use self::{
     demand::{Demand, Demands},
-    devices::Devices,
     entry::{Entry, concerns},
     load::{Load, Loads},
     node::Node,
@@ -41,7 +39,7 @@ use self::{
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, placement::id, read};
 
-pub use dra::{Claim, DeviceClass, Slice, giving};
+pub use dra::giving;
 pub use lost::Lost;
 pub use outcomes::{Moved, Seated};
 pub use shown::Left;
@@ -59,11 +57,10 @@ pub type Place = (String, Object);
 pub struct Feed {
     settings: Settings,
     nodes: BTreeMap<Name, Node>,
-    topologies: HashMap<Name, Arc<Published>>,
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
-    /// What DRA allocates.
-    devices: Devices,
+    /// Who holds the GPUs of nodes.
+    gpus: Gpus,
     /// The pods without devices.
     loads: Loads,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
@@ -142,11 +139,8 @@ impl Feed {
 
     /// Sets what a node published, or removes it.
     pub fn topology(&mut self, name: &str, published: Option<Arc<Published>>) {
+        self.gpus.set_topology(name, published);
         let name = Name::from(name);
-        match published {
-            Some(published) => self.topologies.insert(name.clone(), published),
-            None => self.topologies.remove(&name),
-        };
         self.moved.nodes.insert(name.clone());
         self.changed.nodes.insert(name);
     }
@@ -241,10 +235,17 @@ impl Feed {
     }
 
     /// Removes all nodes but these.
-    pub fn retain_nodes(&mut self, wanted: &HashSet<Name>) {
-        let gone = self.nodes.keys().filter(|name| !wanted.contains(*name));
+    pub fn retain_nodes(&mut self, wanted: &HashSet<String>) {
+        let gone = self.nodes.keys().filter(|name| !wanted.contains(&***name));
         let gone: Vec<Name> = gone.cloned().collect();
         gone.iter().for_each(|name| self.node(name, None));
+    }
+
+    /// Removes what all nodes but these published.
+    pub fn retain_topologies(&mut self, wanted: &HashSet<String>) {
+        let gone = self.gpus.retain_topologies(|name| wanted.contains(name));
+        self.moved.nodes.extend(gone.iter().cloned());
+        self.changed.nodes.extend(gone);
     }
 
     /// Removes all classes but these.
@@ -274,8 +275,11 @@ impl Feed {
     /// Returns the id of a domain that the planner names by its number on the node.
     #[must_use]
     pub fn domain(&self, node: &Name, number: &str) -> Option<String> {
-        let published = self.topologies.get(node)?.as_ref().as_ref().ok()?;
-        let domain = published.domains.get(number.parse::<usize>().ok()?)?;
+        let domain = self
+            .gpus
+            .known(node)?
+            .domains
+            .get(number.parse::<usize>().ok()?)?;
         Some(domain.id.clone())
     }
 

@@ -5,15 +5,18 @@
 //! A pod that waits has the label of a class, because the webhook wrote both into it. Nobody else
 //! may add the queue's gate, and nobody may remove the label.
 
-use std::{collections::HashSet, marker::PhantomData};
+use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1;
 use kube::{
-    Api, Client, ResourceExt,
-    core::{ApiResource, DynamicObject, Object},
+    Api, Client,
+    core::{ApiResource, Object},
     runtime::watcher,
 };
-use nvlink_api::{class::Class, crd::DomainClass};
+use nvlink_cluster::{
+    informer::{Extent, Follower},
+    kinds::{Informers, ReadClass},
+};
 use nvlink_runtime::watch::{self, Key, Mirror};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
@@ -22,48 +25,47 @@ use tokio::sync::mpsc;
 use super::Life;
 
 /// Returns when a class queues or a pod waits.
-pub(super) async fn needed(client: &Client) {
+pub(super) async fn needed(client: &Client, informers: &Informers) {
     let (sender, mut found) = mpsc::channel(1);
+    let classes = Classes(sender.clone());
+    let _classes = informers.classes.subscribe(Extent::Whole, classes);
     let config = watcher::Config::default().page_size(100);
-    let unbound = config.clone().labels(labels::CLASS);
-    let unbound = unbound.fields("spec.nodeName=,status.phase=Pending");
-    let classes = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
+    let config = config.labels(labels::CLASS);
+    let unbound = config.fields("spec.nodeName=,status.phase=Pending");
     let pods = Api::all_with(client.clone(), &ApiResource::erase::<v1::Pod>(&()));
-    let seek = Seek::<Classes>(sender.clone(), PhantomData);
-    let classes = watch::follow(classes, config, seek);
-    let pods = watch::follow(pods, unbound, Seek::<Pods>(sender, PhantomData));
+    // Not the informer of pods: these are a few of all.
     tokio::select! {
         _ = found.recv() => {}
-        () = classes => {}
-        () = pods => {}
+        () = watch::follow(pods, unbound, Pods(sender)) => {}
     }
 }
 
-/// Objects that may need the queue.
-trait Kind: 'static {
-    type Object: kube::Resource
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned
-        + Send
-        + 'static;
-    const KIND: &'static str;
+/// Tells when a class queues.
+struct Classes(mpsc::Sender<()>);
 
-    fn needs(object: &Self::Object) -> bool;
+impl Follower<ReadClass> for Classes {
+    fn set(&mut self, _: &Key, class: &ReadClass) {
+        if class.as_ref().is_ok_and(|class| class.queue.is_some()) {
+            // Full, it tells already.
+            let _ = self.0.try_send(());
+        }
+    }
+
+    fn remove(&mut self, _: &Key) {}
+    fn retain(&mut self, _: &HashSet<Key>, _: Extent) {}
 }
 
-/// Tells when an object needs the queue.
-struct Seek<K>(mpsc::Sender<()>, PhantomData<fn() -> K>);
+/// Tells when a pod waits.
+struct Pods(mpsc::Sender<()>);
 
-impl<K: Kind> Mirror for Seek<K> {
-    type Object = K::Object;
-    const KIND: &'static str = K::KIND;
-    const UNKNOWN: &'static str = ": install the CRDs of `nvlink-webhook crds`";
+impl Mirror for Pods {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "Pod";
+    const UNKNOWN: &'static str = "";
     const FORBIDDEN: &'static str = ", so no pod leaves the queue";
 
-    fn set(&mut self, object: K::Object) {
-        if K::needs(&object) {
-            // Full, it tells already.
+    fn set(&mut self, object: Self::Object) {
+        if waits(&object) {
             let _ = self.0.try_send(());
         }
     }
@@ -72,31 +74,13 @@ impl<K: Kind> Mirror for Seek<K> {
     fn retain(&mut self, _: &HashSet<Key>) {}
 }
 
-struct Classes;
-struct Pods;
-
-impl Kind for Classes {
-    type Object = DynamicObject;
-    const KIND: &'static str = "DomainClass";
-
-    fn needs(object: &Self::Object) -> bool {
-        let spec = object.data.get("spec").unwrap_or(&Value::Null);
-        Class::read(&object.name_any(), spec).is_ok_and(|class| class.queue.is_some())
-    }
-}
-
-impl Kind for Pods {
-    type Object = Object<Value, Value>;
-    const KIND: &'static str = "Pod";
-
-    fn needs(object: &Self::Object) -> bool {
-        // As the queue sees it: nobody waits for a pod that is being deleted, however long a
-        // finalizer keeps it.
-        let pod = json!({
-            "metadata": object.metadata, "spec": object.spec, "status": object.status,
-        });
-        matches!(Life::of(&pod), Life::Waiting { .. })
-    }
+/// Reports whether a pod waits as the queue sees it: nobody waits for a pod that is being deleted,
+/// however long a finalizer keeps it.
+fn waits(object: &Object<Value, Value>) -> bool {
+    let pod = json!({
+        "metadata": object.metadata, "spec": object.spec, "status": object.status,
+    });
+    matches!(Life::of(&pod), Life::Waiting { .. })
 }
 
 #[cfg(test)]
@@ -118,9 +102,9 @@ mod tests {
             serde_json::from_value(pod).unwrap()
         };
         let ours = labels::QUEUE_GATE;
-        assert!(Pods::needs(&pod(&[ours], None)));
-        assert!(Pods::needs(&pod(&["example.com/y", ours], None)));
-        assert!(!Pods::needs(&pod(&["example.com/y"], None)));
-        assert!(!Pods::needs(&pod(&[ours], Some("2026-08-01T10:00:00Z"))));
+        assert!(waits(&pod(&[ours], None)));
+        assert!(waits(&pod(&["example.com/y", ours], None)));
+        assert!(!waits(&pod(&["example.com/y"], None)));
+        assert!(!waits(&pod(&[ours], Some("2026-08-01T10:00:00Z"))));
     }
 }

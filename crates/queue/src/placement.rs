@@ -5,16 +5,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_api::pod;
-use nvlink_planner::{Name, Seat};
+pub use nvlink_cluster::gpus::id;
+use nvlink_planner::Seat;
 use nvlink_topology::labels;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-/// Returns the name of a pod, as the planner knows it.
-#[must_use]
-pub fn id(namespace: &str, name: &str) -> Name {
-    format!("{namespace}/{name}").into()
-}
 
 /// Where the queue put a pod.
 ///

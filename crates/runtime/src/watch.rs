@@ -103,7 +103,8 @@ pub async fn reflect<M: Mirror>(
     }
 }
 
-fn key<K: Resource>(object: &K) -> Key {
+/// Returns the key of an object.
+pub fn key<K: Resource>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 

@@ -6,7 +6,7 @@ use nvlink_api::pod;
 use nvlink_topology::{Pattern, labels, multi_node::local};
 use serde_json::Value;
 
-use nvlink_cluster::mirror::{Pod, hardware::Job};
+use nvlink_cluster::{gpus::hardware::Job, mirror::Pod};
 
 /// The request of a pod of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

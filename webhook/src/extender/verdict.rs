@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use nvlink_admission::decide::affinity::domain_size;
-use nvlink_cluster::mirror::{
-    Node, Pod, Published,
-    hardware::{Hardware, Job},
-    occupancy::Occupancy,
+use nvlink_cluster::{
+    gpus::{
+        Node, Published,
+        hardware::{Hardware, Job},
+    },
+    mirror::{Pod, occupancy::Occupancy},
 };
 use nvlink_topology::{
     BrokenGpus, GpuSet, Graph, NoPlacement, Scope, memo::Found, multi_node::Harm,

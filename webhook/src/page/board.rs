@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_cluster::mirror::{Node, Pod, Published, State};
+use nvlink_cluster::{
+    gpus::{Node, Published},
+    mirror::{Pod, State},
+};
 use nvlink_topology::{Fabric, Interconnect};
 use serde::Serialize;
 
@@ -54,6 +57,8 @@ pub(super) struct Row {
     pub(super) published: Arc<Published>,
     pub(super) place: Place,
     pub(super) jobs: Vec<Job>,
+    /// The GPUs that nobody holds, ascending; `None` if it is not known who holds them.
+    open: Option<Vec<u32>>,
     /// The number of GPUs that the other nodes of the group have, if it has fewer.
     pub(super) usual: Option<usize>,
 }
@@ -78,6 +83,7 @@ impl PartialEq for Row {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.published, &other.published)
             && self.jobs == other.jobs
+            && self.open == other.open
             && self.place == other.place
             && self.usual == other.usual
             && self.name == other.name
@@ -109,10 +115,11 @@ impl Board {
     #[must_use]
     pub fn new(state: &State, place: impl Fn(&str) -> Place, now: Instant) -> Self {
         let mut groups: BTreeMap<Kind, Vec<Row>> = BTreeMap::new();
-        for (name, published) in &state.nodes {
+        for (name, published) in state.gpus.topologies() {
             let row = Row {
-                name: name.clone(),
+                name: name.to_string(),
                 published: Arc::clone(published),
+                open: state.occupancy(name).and_then(|seen| seen.free),
                 place: place(name),
                 jobs: jobs(published, state),
                 usual: None,
@@ -218,6 +225,22 @@ impl Kind {
 }
 
 impl Row {
+    /// Returns the GPUs that nobody holds and that are not marked as broken, ascending; `None` if it
+    /// is not known who holds them.
+    pub(super) fn free(&self) -> Option<Vec<u32>> {
+        Some(self.node()?.healthy(self.open.as_ref()?))
+    }
+
+    /// Reports whether it is known that nobody holds a GPU.
+    pub(super) fn is_open(&self, gpu: u32) -> bool {
+        self.open.as_ref().is_some_and(|open| open.contains(&gpu))
+    }
+
+    /// Returns the highest number of free GPUs in one domain, as far as known.
+    pub(super) fn largest_free_set(&self) -> Option<usize> {
+        Some(self.node()?.largest_set(&self.free()?))
+    }
+
     pub(super) fn node(&self) -> Option<&Node> {
         self.published.as_ref().as_ref().ok()
     }
@@ -282,11 +305,11 @@ impl Totals {
             return;
         };
         self.gpus += node.gpus.len();
-        match node.free() {
+        match row.free() {
             Some(free) => self.free += free.len(),
             None => self.unknown += node.gpus.len(),
         }
-        if let Some(most) = node.largest_free_set().filter(|&most| most > 0) {
+        if let Some(most) = row.largest_free_set().filter(|&most| most > 0) {
             *self.largest_free_sets.entry(most).or_default() += 1;
         }
         self.largest_domain = self.largest_domain.max(node.largest_domain());

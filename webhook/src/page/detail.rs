@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nvlink_cluster::mirror::node::{Gpu, Node};
+use nvlink_cluster::gpus::node::{Gpu, Node};
 use nvlink_runtime::page::{escape, mark};
 use nvlink_runtime::words::{count, gpus, percent};
 
@@ -42,8 +42,8 @@ fn jobs(row: &Row, node: &Node) -> String {
             + "<p class=\"soft\">Who holds its GPUs is not known: the exporter does not publish \
                allocations.</p></section>\n";
     };
-    let free = node.free().unwrap_or_default();
-    html += &match (free.len(), node.largest_free_set()) {
+    let free = row.free().unwrap_or_default();
+    html += &match (free.len(), row.largest_free_set()) {
         (0, _) => "<p class=\"soft\">All GPUs are held.</p>\n".to_owned(),
         (_, most) => format!(
             "<p class=\"soft\">Free: {}; at most {} in one domain.</p>\n",
@@ -127,10 +127,13 @@ fn holders(row: &Row, node: &Node, gpu: &Gpu) -> String {
         Some(format!("{} {}/{}", mark(n), held.namespace, held.pod))
     });
     let holders: Vec<String> = holders.collect();
-    match (holders.is_empty(), gpu.faults.is_empty()) {
+    if !holders.is_empty() {
+        return holders.join(", ");
+    }
+    match (row.is_open(gpu.index), gpu.faults.is_empty()) {
+        (false, _) => "a pod that its exporter does not report".to_owned(),
         (true, true) => "free".to_owned(),
         (true, false) => "nobody".to_owned(),
-        (false, _) => holders.join(", "),
     }
 }
 

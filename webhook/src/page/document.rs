@@ -1,6 +1,6 @@
 //! The cluster as JSON, for programs: `/api/v1/cluster`. Keys that do not apply are absent.
 
-use nvlink_cluster::mirror::node::{Gpu, Node};
+use nvlink_cluster::gpus::node::{Gpu, Node};
 use serde_json::{Map, Value, json};
 
 use super::board::{Group, Row};
@@ -26,8 +26,8 @@ pub(super) fn of_row(row: &Row) -> Value {
             set("siblingsGpus", row.usual.map(|usual| json!(usual)));
             let siblings = node.slow.map(|ratio| json!(ratio));
             set("siblingsRatio", siblings);
-            set("free", node.free().map(|free| json!(free)));
-            let most = node.largest_free_set();
+            set("free", row.free().map(|free| json!(free)));
+            let most = row.largest_free_set();
             set("largestFreeSet", most.map(|most| json!(most)));
             set("jobs", jobs(row, node));
         }

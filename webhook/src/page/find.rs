@@ -95,7 +95,7 @@ pub(super) fn of_row(row: &Row) -> String {
     for (held, job) in held.zip(&row.jobs) {
         fields.pod(&held.namespace, &held.pod, job.pod.as_deref());
     }
-    match node.largest_free_set() {
+    match row.largest_free_set() {
         None => fields.add("is", "unknown"),
         Some(0) => fields.add("is", "full"),
         Some(_) => fields.add("is", "free"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nvlink_cluster::mirror::node::{Gpu, Node};
+use nvlink_cluster::gpus::node::{Gpu, Node};
 use nvlink_runtime::page::{escape, mark};
 use nvlink_runtime::words::{gpus, percent};
 
@@ -15,7 +15,7 @@ use super::{
 pub(super) fn html(row: &Row) -> String {
     let name = escape(&row.name);
     let (cells, fit, held) = match row.published.as_ref() {
-        Ok(node) => (cells(row, node), fit(node), held(row, node)),
+        Ok(node) => (cells(row, node), fit(row), held(row, node)),
         Err(reason) => {
             let reason = format!("<span class=\"bad\">✕ {}</span>", escape(reason));
             (String::new(), "not known".to_owned(), reason)
@@ -66,14 +66,14 @@ fn cells(row: &Row, node: &Node) -> String {
 
 fn cell(row: &Row, node: &Node, gpu: &Gpu) -> String {
     let mut holders = row.holders(gpu.index);
-    let (class, text) = match (holders.next(), &node.allocations) {
+    let (class, text) = match (holders.next(), row.is_open(gpu.index)) {
         (Some(job), _) => {
             let shared = if holders.next().is_some() { "+" } else { "" };
             let class = format!("{} h{}", grade(row.jobs[job].quality), hue(row, node, job));
             (class, mark(job) + shared)
         }
-        (None, Some(_)) => ("f".to_owned(), String::new()),
-        (None, None) => ("x".to_owned(), "?".to_owned()),
+        (None, true) => ("f".to_owned(), String::new()),
+        (None, false) => ("x".to_owned(), "?".to_owned()),
     };
     let broken = if gpu.broken().is_empty() { "" } else { " b" };
     format!("<i class=\"{class}{broken}\">{text}</i>")
@@ -104,8 +104,8 @@ fn hue(row: &Row, node: &Node, job: usize) -> u64 {
 }
 
 /// Says what still fits on a node.
-fn fit(node: &Node) -> String {
-    let (Some(free), Some(most)) = (node.free(), node.largest_free_set()) else {
+fn fit(row: &Row) -> String {
+    let (Some(free), Some(most)) = (row.free(), row.largest_free_set()) else {
         return "not known".to_owned();
     };
     match (free.len(), most) {

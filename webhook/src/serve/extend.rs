@@ -1,12 +1,11 @@
-//! Starts the scheduler extender, and the mirror that it shares with the page.
+//! Starts the scheduler extender, and the mirror that admission, the page and the extender share.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::Context;
 use axum_server::Handle;
-use kube::Client;
 use nvlink_admission::view::SharedView;
-use nvlink_cluster::mirror::{Kept, Mirror, watches};
+use nvlink_cluster::{informer::Extent, kinds::Informers, mirror::Mirror};
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 use tokio::sync::watch;
 
@@ -18,19 +17,20 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Returns the mirror, which watches keep if the page or the extender needs it.
+/// Returns the mirror, which follows pods and claims if the page or the extender needs them.
 pub(super) fn mirror(
     page: &WebArgs,
     extender: ExtenderArgs,
-    client: &Client,
-    supervisor: &Supervisor,
+    view: &SharedView,
+    informers: &Informers,
 ) -> Mirror {
-    let mirror = Mirror::default();
+    let mirror = Mirror::counting(view.clone());
+    mirror.follow(informers);
     let page = !page.listen_addresses.is_empty();
-    let page = page.then_some(Kept::OfClasses);
-    let extender = extender.extender_listen.map(|_| Kept::WithDevices);
-    if let Some(kept) = page.max(extender) {
-        watches::start(client, &mirror, kept, supervisor);
+    let page = page.then_some(Extent::OfClasses);
+    let extender = extender.extender_listen.map(|_| Extent::Whole);
+    if let Some(extent) = page.max(extender) {
+        mirror.follow_pods(informers, extent);
     }
     mirror
 }

@@ -1,8 +1,13 @@
 //! Boards, classes and pods for the tests of the extender.
 
+use std::sync::Arc;
+
 use nvlink_admission::view::{SharedView, View};
 use nvlink_api::class::Class;
-use nvlink_cluster::mirror::{Kept, Marks, Mirror, Pod, pod::Stage};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    mirror::{Mirror, Pod, pod::Stage},
+};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::extender::Extender;
 use serde_json::{Value, json};
@@ -44,7 +49,6 @@ pub(crate) fn extender() -> Extender {
         view.set_class(name, class);
     }
     let mirror = Mirror::default();
-    mirror.keep(Kept::WithDevices);
     Extender {
         mirror,
         view: SharedView::new(view),
@@ -74,7 +78,8 @@ pub(crate) fn set(
         .iter()
         .map(|index| json!({"index": index, "faults": ["xid-74"]}));
     let marks: Marks = serde_json::from_value(json!({"gpus": marked.collect::<Value>()})).unwrap();
-    extender.mirror.set_node(node, Ok(spec), marks, Ok(held));
+    let published = Hardwares::default().node(spec, marks, held);
+    extender.mirror.set_node(node, Arc::new(Ok(published)));
     bind(extender, &format!("on-{node}"), node, 1);
 }
 

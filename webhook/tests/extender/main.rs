@@ -11,6 +11,8 @@ mod property;
 
 use std::sync::Arc;
 
+use nvlink_cluster::informer::Extent;
+
 use axum::{
     body::{Body, Bytes, to_bytes},
     http::{Request, StatusCode},
@@ -42,7 +44,7 @@ fn nodes() -> Extender {
         extender.mirror.remove_pod(&name);
     }
     extender.mirror.all_nodes(|_| true);
-    extender.mirror.all_pods(|_| true);
+    extender.mirror.all_pods(|_| true, Extent::Whole);
     extender
 }
 
@@ -183,9 +185,7 @@ async fn what_is_not_known_passes_with_the_lowest_score() {
     set(&extender, "silent", &switched(), None, &[]);
     set(&extender, "silent-pairs", &pairs(), None, &[]);
     let reason = Err("spec.gpus: missing field `index`".to_owned());
-    extender
-        .mirror
-        .set_node("odd", reason, Default::default(), Ok(None));
+    extender.mirror.set_node("odd", Arc::new(reason));
     let nodes = ["silent", "silent-pairs", "odd", "whole"];
     let reason = "no NVLink domain has 4 GPUs (at most 2)";
     let dropped = failed(&extender, pod("any", 4), &nodes).await;

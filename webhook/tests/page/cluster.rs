@@ -6,7 +6,11 @@ use nvlink_admission::{
     decide::Settings,
     view::{SharedView, View},
 };
-use nvlink_cluster::mirror::{Marks, Mirror, Pod, pod::Queued};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    informer::Extent,
+    mirror::{Mirror, Pod, pod::Queued},
+};
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{
     metrics::Outcome,
@@ -106,8 +110,8 @@ pub(crate) fn held(namespace: &str, pod: &str, gpus: &[u32]) -> Allocation {
 }
 
 pub(crate) fn set(page: &Page, node: &str, spec: &NodeTopologySpec, held: &[Allocation]) {
-    page.mirror
-        .set_node(node, Ok(spec), Marks::default(), Ok(Some(held.to_vec())));
+    let published = Hardwares::default().node(spec, Marks::default(), Some(held.to_vec()));
+    page.mirror.set_node(node, Arc::new(Ok(published)));
 }
 
 /// Fills a page with something of everything.
@@ -132,11 +136,10 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
     let unknown = tray("tray-2");
     let marks = json!({"gpus": [{"index": 3, "faults": ["xid-74"]}], "lost": [{"index": 4, "uuid": "GPU-lost"}]});
     let marks = serde_json::from_value(marks).unwrap();
-    page.mirror
-        .set_node("tray-2", Ok(&unknown), marks, Ok(None));
+    let unknown = Hardwares::default().node(&unknown, marks, None);
+    page.mirror.set_node("tray-2", Arc::new(Ok(unknown)));
     let reason = "spec.gpus: missing field `index`".to_owned();
-    page.mirror
-        .set_node("odd", Err(reason), Marks::default(), Ok(None));
+    page.mirror.set_node("odd", Arc::new(Err(reason)));
     let pod = Pod {
         class: Some("high".to_owned()),
         project: Some("gitlab.42".to_owned()),
@@ -147,7 +150,7 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
         .set_pod(("ci".to_owned(), "train-1".to_owned()), pod);
     wait(page);
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     decide(recent);
 }
 

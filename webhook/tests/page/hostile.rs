@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use nvlink_cluster::mirror::{Marks, Pod, pod::Queued};
+use nvlink_cluster::{
+    gpus::Hardwares,
+    informer::Extent,
+    mirror::{Pod, pod::Queued},
+};
 use nvlink_topology::NodeTopologySpec;
 use nvlink_webhook::{metrics::Outcome, page::Page, recent::Decision};
 use proptest::prelude::*;
@@ -24,14 +28,10 @@ fn named(name: &str) -> Arc<Page> {
     let marks =
         json!({"gpus": [{"index": 0, "faults": [name]}], "lost": [{"index": 2, "uuid": name}]});
     let marks = serde_json::from_value(marks).unwrap();
+    let node = Hardwares::default().node(&spec, marks, Some(vec![job]));
+    page.mirror.set_node(name, Arc::new(Ok(node)));
     page.mirror
-        .set_node(name, Ok(&spec), marks, Ok(Some(vec![job])));
-    page.mirror.set_node(
-        "unreadable",
-        Err(name.to_owned()),
-        Marks::default(),
-        Ok(None),
-    );
+        .set_node("unreadable", Arc::new(Err(name.to_owned())));
     let pod = Pod {
         class: Some(name.to_owned()),
         project: Some(name.to_owned()),
@@ -50,7 +50,7 @@ fn named(name: &str) -> Arc<Page> {
     page.mirror.set_pod((name.to_owned(), waiting), waits);
     page.mirror.set_pod((name.to_owned(), name.to_owned()), pod);
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     recent.add(|| Decision {
         project: Some(name.to_owned()),
         ..Decision::new(Outcome::Denied, name, name, name).about(Some(name))

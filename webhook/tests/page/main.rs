@@ -14,7 +14,7 @@ use axum::{
     body::{Body, to_bytes},
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
-use nvlink_cluster::mirror::pod::Queued;
+use nvlink_cluster::{informer::Extent, mirror::pod::Queued};
 use nvlink_runtime::web::Web;
 use nvlink_webhook::page::{Page, server};
 use serde_json::Value;
@@ -93,7 +93,7 @@ async fn a_page_without_nodes() {
     assert!(before.contains("have not been read yet"), "{before}");
     let (page, _) = cluster::page();
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     let empty = get(&page, "/").await.body;
     assert!(empty.contains("There are no NodeTopologies"), "{empty}");
     assert!(empty.contains("Nothing needs attention"), "{empty}");
@@ -144,7 +144,7 @@ async fn the_list_of_waiting_jobs_is_bounded() {
         cluster::waits(&page, &format!("p{number}"), "high", None, queued);
     }
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     let html = get(&page, "/").await.body;
     assert_eq!(html.matches("<tr data-find").count(), 100);
     for part in [
@@ -192,7 +192,7 @@ async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
     machine("e", 7);
     cluster::set(&page, "metal", &cluster::switched("metal", 6, None), &[]);
     page.mirror.all_nodes(|_| true);
-    page.mirror.all_pods(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
     let html = get(&page, "/").await.body;
     let line = html
         .lines()

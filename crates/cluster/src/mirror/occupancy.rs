@@ -4,71 +4,70 @@
 
 use std::sync::Arc;
 
-use nvlink_topology::Allocation;
-
-use super::{Kept, Node, Pod, State, Sync, pod::Stage};
+use super::{Pod, State, Sync, pod::Stage};
+use crate::{gpus::Holding, informer::Extent};
 
 /// Who holds the GPUs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// The GPUs that no reported pod holds, by index, ascending; `None` if the exporter
-    /// reports no allocations.
+    /// The GPUs that nobody holds, by index, ascending; `None` if it is not known who holds which.
     pub free: Option<Vec<u32>>,
-    /// Pods that are bound to the node and request GPUs, of which it is not reported which
-    /// ones they hold; by name.
+    /// Pods that are bound to the node and request GPUs, of which it is not known which ones they
+    /// hold; by name.
     pub unreported: Vec<Arc<Pod>>,
 }
 
 impl State {
-    /// Returns who holds the GPUs of the node `name`. A report on a pod that has ended or
-    /// is gone does not count.
+    /// Returns who holds the GPUs of a node; `None` if it published nothing that can be used. A pod
+    /// that has ended or is gone holds nothing.
     #[must_use]
-    pub fn occupancy(&self, name: &str, node: &Node) -> Occupancy {
-        let reported = || node.allocations.iter().flatten();
-        let held: Vec<&Allocation> = reported().filter(|one| !self.is_over(one)).collect();
-        let free = |gpu: &u32| !held.iter().any(|one| one.gpus.contains(gpu));
-        let unreported = self.bound(name).filter(|((namespace, name), pod)| {
-            let of_pod =
-                |one: &&Allocation| one.namespace == *namespace && one.pod == *name && is(pod, one);
-            pod.gpus > 0 && !held.iter().any(of_pod)
-        });
-        Occupancy {
-            free: node.allocations.as_ref().map(|_| {
-                let mut free: Vec<u32> =
-                    node.gpus.iter().map(|gpu| gpu.index).filter(free).collect();
-                free.sort_unstable();
-                free
-            }),
+    pub fn occupancy(&self, node: &str) -> Option<Occupancy> {
+        let gpus = self.gpus.of(node);
+        gpus.known()?;
+        let holders = gpus.holders();
+        let holds = |namespace: &str, name: &str, pod: &Pod| {
+            let mut said = holders.iter().filter_map(|one| one.pod.as_ref());
+            said.any(|one| one.id.split_once('/') == Some((namespace, name)) && is(pod, one))
+        };
+        let unreported = self
+            .bound(node)
+            .filter(|((namespace, name), pod)| pod.gpus > 0 && !holds(namespace, name, pod));
+        Some(Occupancy {
+            free: gpus.free(|pod| !self.is_over(pod)),
             unreported: unreported.map(|(_, pod)| Arc::clone(pod)).collect(),
-        }
+        })
     }
 
-    /// Reports whether the pod of an allocation has ended or is gone. While the watch of
-    /// pods fails, the exporter knows better.
-    fn is_over(&self, one: &Allocation) -> bool {
-        if self.kept != Kept::WithDevices || self.of_pods != Sync::Follows {
+    /// Reports whether a pod that is said to hold GPUs has ended or is gone. While the watch of
+    /// pods fails, who says it knows better.
+    pub(super) fn is_over(&self, one: &Holding) -> bool {
+        if self.extent != Extent::Whole || self.of_pods != Sync::Follows {
             return false;
         }
-        let name = (one.namespace.clone(), one.pod.clone());
-        let pod = self.pods.get(&name);
+        let Some((namespace, name)) = one.id.split_once('/') else {
+            return false;
+        };
+        let pod = self.pods.get(&(namespace.to_owned(), name.to_owned()));
         pod.is_none_or(|pod| pod.stage == Stage::Ended || !is(pod, one))
     }
 }
 
-/// Reports whether the allocation is one of this pod, and not of an earlier one of the same
-/// name.
-fn is(pod: &Pod, one: &Allocation) -> bool {
-    let uids = pod.uid.as_ref().zip(one.pod_uid.as_ref());
-    uids.is_none_or(|(known, reported)| known == reported)
+/// Reports whether what is said is about this pod, and not about an earlier one of the same name.
+fn is(pod: &Pod, one: &Holding) -> bool {
+    let uids = pod.uid.as_ref().zip(one.uid.as_ref());
+    uids.is_none_or(|(known, said)| known == said)
 }
 
 #[cfg(test)]
 mod tests {
-    use nvlink_topology::NodeTopologySpec;
+    use nvlink_topology::{Allocation, NodeTopologySpec};
     use serde_json::json;
 
     use super::*;
-    use crate::mirror::{Marks, Mirror};
+    use crate::{
+        gpus::{Hardwares, Marks},
+        mirror::Mirror,
+    };
 
     fn allocation(pod: &str, uid: Option<&str>, gpus: &[u32]) -> Allocation {
         Allocation {
@@ -95,10 +94,9 @@ mod tests {
         let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
         let spec = json!({"source": {"kind": "sim"}, "gpus": gpus});
         let spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
-        mirror.set_node("a", Ok(&spec), Marks::default(), Ok(held));
-        let state = mirror.read();
-        let node = state.nodes["a"].as_ref().as_ref().unwrap();
-        let seen = state.occupancy("a", node);
+        let node = Hardwares::default().node(&spec, Marks::default(), held);
+        mirror.set_node("a", Arc::new(Ok(node)));
+        let seen = mirror.read().occupancy("a").unwrap();
         let uids = seen.unreported.iter().filter_map(|pod| pod.uid.clone());
         (seen.free, uids.collect())
     }
@@ -110,7 +108,6 @@ mod tests {
     #[test]
     fn pods_count_from_their_binding_to_their_end() {
         let mirror = Mirror::default();
-        mirror.keep(Kept::WithDevices);
         let set = |name: &str, pod| mirror.set_pod(("n".to_owned(), name.to_owned()), pod);
         set("reported", pod("1", bound()));
         set("bound", pod("2", bound()));
@@ -131,7 +128,7 @@ mod tests {
             seen(&mirror, held()),
             (Some(vec![]), vec!["6".to_owned(), "2".to_owned()])
         );
-        mirror.all_pods(|_| true);
+        mirror.all_pods(|_| true, Extent::Whole);
         let both = vec!["6".to_owned(), "2".to_owned()];
         assert_eq!(seen(&mirror, held()), (Some(vec![1, 2, 3]), both.clone()));
         mirror.pods_follow(false);
@@ -144,7 +141,7 @@ mod tests {
     #[test]
     fn without_all_pods_a_report_is_believed() {
         let mirror = Mirror::default();
-        mirror.all_pods(|_| true);
+        mirror.all_pods(|_| true, Extent::OfClasses);
         let held = Some(vec![allocation("of-no-class", None, &[0])]);
         assert_eq!(seen(&mirror, held), (Some(vec![1, 2, 3]), vec![]));
     }

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use nvlink_api::{class::GPU, pod};
 
+use crate::kinds::PodObject;
+
 /// A pod of a class, or one that requests devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -86,34 +88,27 @@ impl Pod {
         }
     }
 
-    /// Returns the pod with `spec` and `phase`; `None` if it has no class and requests no
-    /// device.
+    /// Returns the pod; `None` if all of it is known, it has no class, and it requests no device.
     #[must_use]
-    pub fn of_object(metadata: &ObjectMeta, spec: Value, phase: &str) -> Option<Self> {
-        let node = spec.get("nodeName").and_then(Value::as_str);
-        let node = node.filter(|node| !node.is_empty()).map(str::to_owned);
-        let claims = spec.get("resourceClaims").and_then(Value::as_array);
-        let claims = claims.is_some_and(|claims| !claims.is_empty());
-        let document = Value::from_iter([("spec", spec)]);
-        let containers = pod::containers(&document);
-        // Every device plugin's resource has a domain in its name.
-        let device = |one: &pod::Container<'_>| {
-            one.has_claims() || one.resources().any(|name| name.contains('/'))
+    pub fn of(object: &PodObject) -> Option<Self> {
+        let this = Self::of_metadata(&object.metadata);
+        let Some(document) = &object.document else {
+            return Some(this);
         };
-        let devices = claims || containers.iter().any(device);
-        let this = Self::of_metadata(metadata);
-        if !devices && this.class.is_none() {
+        if this.class.is_none() && !pod::has_devices(document) {
             return None;
         }
+        let text = |path: &[&str]| pod::at(document, path).and_then(Value::as_str);
+        let node = text(&["spec", "nodeName"]).filter(|node| !node.is_empty());
         Some(Self {
             gpus: match this.gpus {
-                0 => pod::request(&containers, GPU).unwrap_or(0),
+                0 => pod::request(&pod::containers(document), GPU).unwrap_or(0),
                 // Of the resource of its class.
                 gpus => gpus,
             },
-            stage: match (phase, node) {
-                ("Succeeded" | "Failed", _) => Stage::Ended,
-                (_, Some(node)) => Stage::Bound(node),
+            stage: match (text(&["status", "phase"]), node) {
+                (Some("Succeeded" | "Failed"), _) => Stage::Ended,
+                (_, Some(node)) => Stage::Bound(node.to_owned()),
                 (_, None) => Stage::Unbound,
             },
             ..this
@@ -223,14 +218,18 @@ mod tests {
         assert_eq!(shown.sentence(), "it needs 8 GPUs: none is free");
         assert_eq!((shown.eta, shown.owner.as_deref()), (None, Some("7")));
         assert!(shown.since.is_some());
-        let bound = Pod::of_object(&metadata, json!({"nodeName": "a"}), "Pending").unwrap();
+        let document = json!({"spec": {"nodeName": "a"}, "status": {"phase": "Pending"}});
+        let document = Some(document);
+        let bound = Pod::of(&PodObject { metadata, document }).unwrap();
         assert_eq!(bound.waits(), None);
     }
 
     #[test]
     fn pods_with_devices_are_kept_with_their_node() {
         let pod = |spec: Value, phase: &str| {
-            let pod = Pod::of_object(&metadata(json!({}), "{}"), spec, phase)?;
+            let metadata = metadata(json!({}), "{}");
+            let document = Some(json!({"spec": spec, "status": {"phase": phase}}));
+            let pod = Pod::of(&PodObject { metadata, document })?;
             Some((pod.gpus, pod.stage))
         };
         let limits = |name: &str| {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod state;
+
 use std::{
     collections::BTreeSet,
     future::pending,

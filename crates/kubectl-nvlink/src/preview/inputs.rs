@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, bail, ensure};
@@ -12,7 +13,7 @@ use nvlink_api::{
     class::Class,
     crd::{DomainClass, unknown_fields},
 };
-use nvlink_cluster::extent;
+use nvlink_cluster::gpus::{Gpus, Hardwares};
 use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
 use serde_json::{Value, json};
 
@@ -72,13 +73,17 @@ impl Cluster {
             }
             "Namespace" => self.namespace(object, &document),
             "NodeTopology" => {
+                let published = Hardwares::default().read_json(document.clone());
                 let topology: NodeTopology = serde_json::from_value(document)?;
                 self.check_once(&object, path)?;
                 let labels = labels::node_labels(&topology).into_iter();
                 let node = nodes.entry(object.clone()).or_default();
                 node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
-                self.view.set_free(&object, extent::free(&topology));
-                let mig = topology.spec.gpus.iter().any(|gpu| gpu.mig_enabled);
+                let mut gpus = Gpus::default();
+                gpus.set_topology(&object, Some(Arc::new(published)));
+                let gpus = gpus.of(&object);
+                self.view.set_free(&object, gpus.most_free(|_| true));
+                let mig = gpus.known().is_some_and(|known| known.mig);
                 self.view.set_mig(&object, mig);
                 self.topologies.insert(object, topology);
             }

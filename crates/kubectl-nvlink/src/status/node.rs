@@ -6,7 +6,7 @@ use nvlink_api::{
     class::{Class, GPU},
     pod, quantity,
 };
-use nvlink_cluster::mirror::{self, Mirror, Published, watches};
+use nvlink_cluster::gpus::{self, Hardwares, Published};
 use nvlink_planner::{Job, Name, Room};
 use nvlink_queue::feed::giving;
 use nvlink_topology::{BrokenGpus, labels};
@@ -46,7 +46,7 @@ pub(super) struct Domain {
 
 impl Node {
     /// Returns what its exporter published, if it can be used.
-    pub(super) fn known(&self) -> Option<&mirror::Node> {
+    pub(super) fn known(&self) -> Option<&gpus::Node> {
         self.published.as_ref()?.as_ref().as_ref().ok()
     }
 
@@ -149,17 +149,11 @@ pub(super) fn all(
     objects: &Objects,
     classes: &BTreeMap<String, Result<Class, String>>,
 ) -> BTreeMap<String, Node> {
-    let mirror = Mirror::default();
-    for ((_, name), object) in &objects.topologies.objects {
-        if let Err(error) = watches::set_topology(&mirror, object.clone()) {
-            let marks = mirror::Marks::default();
-            mirror.set_node(name, Err(error.to_string()), marks, Ok(None));
-        }
-    }
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
-    for (name, published) in mirror.state().nodes {
-        let node = nodes.entry(name).or_default();
-        node.published = Some(published);
+    let mut hardwares = Hardwares::default();
+    for ((_, name), object) in &objects.topologies.objects {
+        let node = nodes.entry(name.clone()).or_default();
+        node.published = Some(Arc::new(hardwares.read_json(object.clone())));
         let gpus = node.known().map_or(0, |known| known.gpus.len());
         node.capacity = u32::try_from(gpus).unwrap_or(u32::MAX);
     }
@@ -252,7 +246,7 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
 }
 
 /// Returns the id, the GPUs and the fabric of each domain of a node, then the GPUs in none.
-fn parts(published: &mirror::Node) -> Vec<(String, Vec<u32>, Option<String>)> {
+fn parts(published: &gpus::Node) -> Vec<(String, Vec<u32>, Option<String>)> {
     let domain = |one: &nvlink_topology::Domain| {
         let fabric = one.fabric.as_ref().map(nvlink_topology::Fabric::id);
         (one.id.clone(), one.gpus.clone(), fabric)

@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::GPU;
+use nvlink_cluster::{
+    gpus::{Claim, DeviceClass, Slice},
+    kinds::NodeObject,
+};
 use nvlink_planner::{Name, Planner, Round};
 use nvlink_queue::{
-    feed::{Claim, DeviceClass, Feed, Slice, node::Node},
+    feed::{Feed, node::Node},
     placement::id,
 };
 use serde_json::{Value, json};
@@ -78,10 +81,13 @@ impl Plan {
 fn nodes<'s>(state: &'s State<'_>) -> impl Iterator<Item = (&'s str, Node)> {
     let read = state.objects.nodes.objects.iter().map(|(key, object)| {
         let metadata = object.get("metadata").cloned().unwrap_or_default();
-        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
-        let part = |key: &str| object.get(key).unwrap_or(&Value::Null);
-        let node = Node::of(metadata, part("spec"), part("status"));
-        (key.1.as_str(), node)
+        let part = |key: &str| object.get(key).cloned().unwrap_or_default();
+        let node = NodeObject {
+            metadata: serde_json::from_value(metadata).unwrap_or_default(),
+            spec: part("spec"),
+            status: part("status"),
+        };
+        (key.1.as_str(), Node::of(&node))
     });
     let hidden = state.objects.nodes.hidden.is_some();
     let unseen = state.nodes.iter().filter(move |_| hidden);

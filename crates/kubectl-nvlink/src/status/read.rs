@@ -16,11 +16,11 @@ use nvlink_admission::{
     decide::gate,
 };
 use nvlink_api::{crd::DomainClass, node_topology, pod};
+use nvlink_cluster::gpus::{API_VERSION, Slice};
 use nvlink_queue::{
     Life, Limits,
-    claim::API_VERSION,
     feed::{
-        Place, Slice,
+        Place,
         entry::concerns,
         load::{self, Load},
     },

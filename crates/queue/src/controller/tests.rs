@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use nvlink_api::class::Class;
-use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    kinds::NodeObject,
+};
 use nvlink_runtime::lease::Candidate;
 use nvlink_topology::{NodeTopologySpec, labels};
 use serde_json::{Value, json};
@@ -36,7 +39,10 @@ fn state() -> State {
         "allocatable": {"nvidia.com/gpu": "2"},
         "conditions": [{"type": "Ready", "status": "True"}],
     });
-    let node = Node::of(Default::default(), &json!({}), &status);
+    let node = Node::of(&NodeObject {
+        status,
+        ..NodeObject::default()
+    });
     let spec = json!({
         "source": {"kind": "sim"},
         "gpus": [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1"}],
@@ -44,16 +50,15 @@ fn state() -> State {
     });
     let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
     spec.complete("n1").unwrap();
-    let mirror = Mirror::default();
-    mirror.set_node("n1", Ok(&spec), Marks::default(), Ok(None));
-    let published = mirror.read().nodes.get("n1").cloned();
+    let published = Hardwares::default().node(&spec, Marks::default(), None);
+    let published = Some(Arc::new(Ok(published)));
     let events = vec![
         Event::Class("line".to_owned(), Some(Ok(Arc::new(class)))),
         Event::AllClasses(["line".to_owned()].into()),
         Event::Node("n1".to_owned(), Some(node)),
-        Event::AllNodes(["n1".into()].into()),
+        Event::AllNodes(["n1".to_owned()].into()),
         Event::Topology("n1".to_owned(), published),
-        Event::AllTopologies,
+        Event::AllTopologies(["n1".to_owned()].into()),
         Event::AllPods(Default::default()),
         Event::AllSlices(Default::default()),
         Event::AllClaims(Default::default()),
@@ -188,7 +193,7 @@ async fn events_put_off_no_look() {
         number: 7,
     };
     let mut executor = Executor::new(&client, &leadership, &term, &Arc::default());
-    let (sender, mut events) = mpsc::unbounded_channel();
+    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     let due = Instant::now() + Duration::from_secs(10);
     passes(10).await;
     sender.send(Event::Load("team/other".into(), None)).unwrap();

@@ -137,15 +137,9 @@ const MOST_SAID: usize = 300;
 
 /// Reports whether the pod has GPUs or other devices, a class, or the gate of the queue.
 pub fn concerns(pod: &Value) -> bool {
-    let claims = pod::list(pod, &["spec", "resourceClaims"]).next().is_some();
-    let containers = pod::containers(pod);
-    let device = |one: &pod::Container<'_>| {
-        one.has_claims() || one.resources().any(|name| name.contains('/'))
-    };
-    claims
-        || pod::metadata(pod, "labels", labels::CLASS).is_some()
+    pod::metadata(pod, "labels", labels::CLASS).is_some()
         || gate::is_queued(pod)
-        || containers.iter().any(device)
+        || pod::has_devices(pod)
 }
 
 impl Entry {

@@ -3,14 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use nvlink_api::{class::Class, crd::domain_class::Order};
-use nvlink_cluster::mirror::Published;
+use nvlink_cluster::gpus::{Holding, OnNode};
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
 
 use super::{
     Feed,
-    devices::{OnNode, reported},
-    dra::{CLAIMABLE, User, serving},
-    id,
+    dra::{CLAIMABLE, serving},
     job::{Context, Pods, Waits},
     load, node,
 };
@@ -135,22 +133,21 @@ impl Feed {
 
     fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
         let node = self.nodes.get(name)?;
-        let topology = self.topologies.get(name).map(Arc::as_ref);
-        let devices = self.devices.of_node(name);
-        let sets = self.classes_and_resources(node, devices.as_ref());
-        let mut held = self.held(topology, devices.as_ref());
-        if let (Some(devices), Some(topology)) = (&devices, topology) {
-            // Claims say it before the exporter sees the containers.
-            let name = |user: &User| self.holder(user.pod.clone(), Some(&user.uid));
-            held.extend(devices.held(topology, name));
-        }
+        let gpus = self.gpus.of(name);
+        let devices = gpus.devices.as_ref();
+        let sets = self.classes_and_resources(node, devices);
+        let held = gpus.holders().into_iter().map(|one| Held {
+            pod: one.pod.map(|pod| self.holder(pod)),
+            gpus: one.gpus,
+        });
+        let held = held.collect();
         // A claim names GPUs by UUID.
-        let known = topology.and_then(|published| published.as_ref().ok());
+        let known = gpus.known();
         let named = known.is_some_and(|known| {
             let graph = known.hardware.shared_graph();
             graph.is_some() && known.gpus.iter().all(|gpu| gpu.uuid.is_some())
         });
-        let partitions = devices.as_ref().zip(known);
+        let partitions = devices.zip(known);
         let partitions = partitions.and_then(|(devices, known)| devices.partitions(known));
         let named = devices.iter().filter(|_| named);
         let named = named.map(|_| Name::from(CLAIMABLE));
@@ -161,7 +158,7 @@ impl Feed {
             devices.map(|devices| known.map_or(devices.usable.len(), |known| known.gpus.len()));
         let state = node::state(
             node,
-            topology,
+            gpus.published.map(std::convert::AsRef::as_ref),
             match allocated {
                 Some(gpus) => u32::try_from(gpus).unwrap_or(u32::MAX),
                 None => node.capacity(|resource| self.is_gpu(resource)),
@@ -195,7 +192,7 @@ impl Feed {
         // allocate any to the claims that it makes itself, and the driver would refuse most of them.
         let divided = devices.is_some_and(OnNode::is_divided);
         let serves = |resource: &&str| {
-            let by_claims = !divided && self.devices.serves(resource);
+            let by_claims = !divided && self.gpus.devices().serves(resource);
             devices.is_none() || node.has(resource) || by_claims
         };
         let resources: BTreeSet<&str> = classes().map(|class| &*class.resource).collect();
@@ -203,24 +200,13 @@ impl Feed {
             .collect()
     }
 
-    fn held(&self, topology: Option<&Published>, devices: Option<&OnNode>) -> Vec<Held> {
-        let Some(known) = topology.and_then(|published| published.as_ref().ok()) else {
-            return Vec::new();
-        };
-        let held = reported(known, devices).map(|(one, gpus)| Held {
-            pod: Some(self.holder(id(&one.namespace, &one.pod), one.pod_uid.as_deref())),
-            gpus,
-        });
-        held.collect()
-    }
-
     /// Returns how the planner calls a pod that is said to hold GPUs: it must not take an earlier pod
     /// of the same name for the present one, nor for one that comes later.
-    fn holder(&self, pod: Name, uid: Option<&str>) -> Name {
-        let known = self.pods.get(&pod).map(|pod| pod.uid.as_str());
-        match uid.is_none() || known == uid {
-            true => pod,
-            false => format!("{pod} before").into(),
+    fn holder(&self, pod: Holding) -> Name {
+        let known = self.pods.get(&pod.id).map(|pod| pod.uid.as_str());
+        match pod.uid.is_none() || known == pod.uid.as_deref() {
+            true => pod.id,
+            false => format!("{} before", pod.id).into(),
         }
     }
 }

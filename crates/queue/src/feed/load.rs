@@ -138,7 +138,7 @@ impl Feed {
     pub(super) fn has_gpus(&self, name: &Name) -> bool {
         let node = self.nodes.get(name);
         let has = node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0);
-        has || self.devices.lists(name)
+        has || self.gpus.devices().lists(name)
     }
 
     /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.

@@ -3,7 +3,7 @@
 
 use nvlink_planner::{Millis, Name};
 
-use super::{Feed, entry::Cause, writing::earlier};
+use super::{Feed, dra::lacks_claim, entry::Cause, writing::earlier};
 use crate::writes::{NODE_LOST, REFUSED as REFUSED_BY};
 
 /// For how long a pod waits for its node to be created again, milliseconds.
@@ -61,7 +61,7 @@ impl Feed {
                     (Cause::NotBound, REFUSED_BY, what)
                 }
                 // The scheduler does not even try, and says nothing.
-                (Some(_), None) if self.devices.lacks_claim(pod) => {
+                (Some(_), None) if lacks_claim(&self.gpus, pod) => {
                     (Cause::NoClaim, REFUSED_BY, UNCLAIMED.to_owned())
                 }
                 (Some(_), None) => {

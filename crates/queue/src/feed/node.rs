@@ -1,9 +1,8 @@
 //! A node: what its object says, and the form that the planner needs.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nvlink_admission::{decide::Settings, view::Labels};
 use nvlink_api::{pod, quantity};
-use nvlink_cluster::mirror::Published;
+use nvlink_cluster::{gpus::Published, kinds::NodeObject};
 use nvlink_planner::{Availability, Held, Name, NodeState};
 use nvlink_topology::Interconnect;
 use serde_json::Value;
@@ -29,9 +28,14 @@ pub struct Node {
 const CONDITIONS: &str = "node.kubernetes.io/";
 
 impl Node {
-    /// Reads the parts of a node.
+    /// Reads a node.
     #[must_use]
-    pub fn of(metadata: ObjectMeta, spec: &Value, status: &Value) -> Self {
+    pub fn of(object: &NodeObject) -> Self {
+        let NodeObject {
+            metadata,
+            spec,
+            status,
+        } = object;
         let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
         let mut conditions = pod::list(status, &["conditions"]);
         let ready = conditions.find(|one| text(one, "type").as_deref() == Some("Ready"));
@@ -49,7 +53,7 @@ impl Node {
             allocatable: allocatable.filter_map(devices).collect(),
             amounts: Amounts::of_node(status),
             out: drained || !ready || metadata.deletion_timestamp.is_some(),
-            labels: metadata.labels.unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
         }
     }
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use nvlink_api::crd::domain_class::Mapping;
-use nvlink_cluster::mirror;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, Pattern};
 
-use super::{Feed, devices::reported};
+use super::Feed;
 use crate::outcome::{Compared, Found, Outcome};
 
 /// What has changed since it was last asked for.
@@ -56,10 +55,9 @@ impl Feed {
         }
         let member = pod.member.as_ref()?;
         let class = self.classes.get(&member.class)?.as_ref().ok()?;
-        let devices = self.devices.of_node(&node.into());
+        let here = self.gpus.of(node);
         let held = |own: bool| {
-            let known = self.published(node).into_iter();
-            let reported = known.flat_map(|known| reported(known, devices.as_ref()));
+            let reported = here.reported();
             // A report without a UID may be about an earlier pod of this name.
             let is_own = move |one: &Allocation| {
                 let name = one.namespace == member.namespace && one.pod == member.name;
@@ -103,11 +101,7 @@ impl Feed {
             .map(|class| (class.name.as_str(), class.mapping))
     }
 
-    fn published(&self, node: &str) -> Option<&mirror::Node> {
-        self.topologies.get(node)?.as_ref().as_ref().ok()
-    }
-
     fn cost(&self, node: &str, gpus: &[u32], pattern: Pattern) -> Option<f64> {
-        self.published(node)?.hardware.cost(gpus, pattern)
+        self.gpus.known(node)?.hardware.cost(gpus, pattern)
     }
 }

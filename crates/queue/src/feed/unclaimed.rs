@@ -1,10 +1,11 @@
 //! Pods that were released and cannot get the GPUs of their claims.
 
+use nvlink_cluster::gpus::User;
 use nvlink_planner::{Millis, Name};
 use serde_json::Value;
 
-use super::{Feed, dra::User, entry::Entry, id, writing::earlier};
-use crate::Placement;
+use super::{Feed, entry::Entry, id, writing::earlier};
+use crate::{Placement, claim};
 
 /// For how long after it was made a claim is left alone, milliseconds: it may be unknown, because
 /// the watches of pods and claims are two, and the scheduler needs its time.
@@ -36,7 +37,8 @@ impl Feed {
             if entry.expected.is_some() || entry.is_paused() {
                 continue;
             }
-            let claim = self.devices.claim(&id(&entry.namespace, &named.name));
+            let devices = self.gpus.devices();
+            let claim = devices.claim(&id(&entry.namespace, &named.name));
             let due = entry.placed(placement).saturating_add(LAG);
             let without = match claim {
                 Some(claim) if claim.is_allocated() => continue,
@@ -46,7 +48,7 @@ impl Feed {
                 }
                 None => Vec::new(),
                 // An earlier leader has not finished.
-                Some(claim) if !claim.is_for(&placement.uuids) => Vec::new(),
+                Some(found) if !claim::is_for(found.asks(), &placement.uuids) => Vec::new(),
                 Some(_) => {
                     let without = self.out_of_reach(pod, entry, placement);
                     if without.is_empty() {
@@ -69,13 +71,12 @@ impl Feed {
         let (Some(node), Some(refused)) = (node, &entry.refused) else {
             return Vec::new();
         };
-        let devices = self.devices.of_node(&node).unwrap_or_default();
-        let topology = self.topologies.get(&node).map(std::convert::AsRef::as_ref);
+        let gpus = self.gpus.of(&node);
+        let known = gpus.known();
+        let devices = gpus.devices.unwrap_or_default();
         let broken = |index: u32| {
-            let gpus = topology
-                .and_then(|known| known.as_ref().ok())
-                .map(|known| &known.gpus);
-            let gpu = gpus.into_iter().flatten().find(|gpu| gpu.index == index);
+            let mut gpus = known.into_iter().flat_map(|known| &known.gpus);
+            let gpu = gpus.find(|gpu| gpu.index == index);
             gpu.is_none_or(|gpu| !gpu.faults.is_empty())
         };
         let live = |user: &User| {

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
 use nvlink_queue::{
     Placement,
     claim::{Asks, Named, asks_for, is_later, object},
-    feed::{Claim, DeviceClass, Slice},
     placement::id,
 };
 use nvlink_topology::{Allocation, labels};

@@ -2,6 +2,7 @@
 //! ended.
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_cluster::kinds::NodeObject;
 use nvlink_planner::Action;
 use nvlink_queue::{Placement, feed::node::Node, placement::id};
 use nvlink_topology::{Allocation, labels};
@@ -55,7 +56,10 @@ fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
             "allocatable": {"nvidia.com/gpu": "4"},
             "conditions": [{"type": "Ready", "status": ready}],
         });
-        Some(Node::of(Default::default(), &json!({}), &status))
+        Some(Node::of(&NodeObject {
+            status,
+            ..NodeObject::default()
+        }))
     };
     let mut released = pod("a", 4, 1);
     released["spec"]["schedulingGates"] = json!([]);
@@ -117,7 +121,10 @@ fn each_cause_has_a_grace_period_of_its_own() {
             "allocatable": {"nvidia.com/gpu": "4"},
             "conditions": [{"type": "Ready", "status": ready}],
         });
-        Some(Node::of(Default::default(), &json!({}), &status))
+        Some(Node::of(&NodeObject {
+            status,
+            ..NodeObject::default()
+        }))
     };
     // The node is not ready for a while, then deleted and perhaps registered again.
     let mut queue = Queue::new();

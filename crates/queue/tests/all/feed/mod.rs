@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
-use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_cluster::{
+    gpus::{Hardwares, Marks},
+    kinds::NodeObject,
+};
 use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_queue::{
     Placement,
@@ -26,7 +29,7 @@ const NOW: i64 = 1_785_578_400_000;
 struct Queue {
     feed: Feed,
     planner: Planner,
-    mirror: Mirror,
+    hardwares: Hardwares,
 }
 
 impl Queue {
@@ -35,7 +38,7 @@ impl Queue {
         let mut this = Self {
             feed: Feed::new(Settings::default()),
             planner: Planner::default(),
-            mirror: Mirror::default(),
+            hardwares: Hardwares::default(),
         };
         this.class(Some(
             json!({"whenUnavailable": "Queue", "queueTimeout": "1h"}),
@@ -50,7 +53,10 @@ impl Queue {
         let status = json!({
             "allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}],
         });
-        let node = Node::of(Default::default(), &json!({}), &status);
+        let node = Node::of(&NodeObject {
+            status,
+            ..NodeObject::default()
+        });
         self.feed.node("n1", Some(node));
     }
 
@@ -75,10 +81,8 @@ impl Queue {
         let spec = json!({"source": {"kind": "sim"}, "gpus": gpus, "edges": edges});
         let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
         spec.complete("n1").unwrap();
-        self.mirror
-            .set_node("n1", Ok(&spec), Marks::default(), Ok(held));
-        let published = self.mirror.read().nodes.get("n1").cloned();
-        self.feed.topology("n1", published);
+        let published = self.hardwares.node(&spec, Marks::default(), held);
+        self.feed.topology("n1", Some(Arc::new(Ok(published))));
     }
 
     /// Returns what the planner releases now.

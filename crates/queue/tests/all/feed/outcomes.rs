@@ -1,6 +1,8 @@
 //! What the leader tells the pods that have other GPUs than planned, and the gauges of all.
 
-use nvlink_cluster::mirror::Marks;
+use std::sync::Arc;
+
+use nvlink_cluster::gpus::Marks;
 use nvlink_planner::Name;
 use nvlink_queue::{
     outcome::Outcome,
@@ -21,10 +23,8 @@ fn report(queue: &mut Queue, held: Vec<Allocation>) {
     });
     let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
     spec.complete("n1").unwrap();
-    let mirror = &queue.mirror;
-    mirror.set_node("n1", Ok(&spec), Marks::default(), Ok(Some(held)));
-    let published = mirror.read().nodes.get("n1").cloned();
-    queue.feed.topology("n1", published);
+    let published = queue.hardwares.node(&spec, Marks::default(), Some(held));
+    queue.feed.topology("n1", Some(Arc::new(Ok(published))));
 }
 
 fn held(pod: &str, uid: Option<&str>, gpus: &[u32]) -> Allocation {

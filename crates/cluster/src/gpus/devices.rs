@@ -3,20 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_api::pod::DEVICE_CLASSES;
-use nvlink_cluster::mirror::{self, Published};
-use nvlink_planner::{Held, Name};
-use nvlink_topology::Allocation;
 
 use super::{
+    Holder, Holding, Name, Node,
     dra::{Claim, DeviceClass, Slice, User},
-    entry::Entry,
-    id,
 };
-use crate::claim;
 
 /// The slices and claims of the cluster.
-#[derive(Debug, Default)]
-pub(super) struct Devices {
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
     pub(super) slices: BTreeMap<String, Slice>,
     pub(super) claims: HashMap<Name, Claim>,
     pub(super) classes: BTreeMap<String, DeviceClass>,
@@ -30,9 +25,9 @@ pub(super) struct Devices {
 
 /// The GPUs of a node, by UUID.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct OnNode {
+pub struct OnNode {
     /// Those that the scheduler may allocate, or has.
-    pub(super) usable: BTreeSet<String>,
+    pub usable: BTreeSet<String>,
     /// Those that claims hold, by the pod that uses the claim, if there is one.
     held: BTreeMap<Option<User>, BTreeSet<String>>,
     /// Those that pods look at through claims with admin access.
@@ -114,18 +109,26 @@ impl Devices {
     }
 
     /// Returns the nodes of which a slice lists GPUs.
-    pub(super) fn listed(&self) -> impl Iterator<Item = &Name> {
+    pub fn listed(&self) -> impl Iterator<Item = &Name> {
         self.on_node.keys()
     }
 
     /// Reports whether a slice lists GPUs of a node.
-    pub(super) fn lists(&self, node: &Name) -> bool {
+    #[must_use]
+    pub fn lists(&self, node: &str) -> bool {
         self.on_node.contains_key(node)
+    }
+
+    /// Returns the nodes with GPUs that the scheduler may allocate to several claims at a time.
+    pub fn sharing(&self) -> impl Iterator<Item = &Name> {
+        let shares = self.slices.values().filter(|slice| slice.shares);
+        shares.map(|slice| &slice.node)
     }
 
     /// Reports whether the scheduler serves plain requests for a resource by claims
     /// (KEP-5004, DRAExtendedResource).
-    pub(super) fn serves(&self, resource: &str) -> bool {
+    #[must_use]
+    pub fn serves(&self, resource: &str) -> bool {
         let named = resource.strip_prefix(DEVICE_CLASSES);
         let named = named.is_some_and(|name| self.classes.contains_key(name));
         let mut classes = self.classes.values();
@@ -133,24 +136,18 @@ impl Devices {
     }
 
     /// Returns a claim that is allocated or the queue's.
-    pub(super) fn claim(&self, id: &Name) -> Option<&Claim> {
+    #[must_use]
+    pub fn claim(&self, id: &Name) -> Option<&Claim> {
         self.claims.get(id)
     }
 
-    /// Reports whether a pod names a claim of the queue that does not exist.
-    pub(super) fn lacks_claim(&self, pod: &Entry) -> bool {
-        let claim =
-            |named: &claim::Named| self.claims.contains_key(&id(&pod.namespace, &named.name));
-        pod.claim.as_ref().is_some_and(|named| !claim(named))
-    }
-
-    fn slices_of(&self, node: &Name) -> impl Iterator<Item = &Slice> {
+    fn slices_of(&self, node: &str) -> impl Iterator<Item = &Slice> {
         let names = self.on_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.slices.get(name))
     }
 
     /// Returns the GPUs of a node; `None` if no slice lists any.
-    pub(super) fn of_node(&self, node: &Name) -> Option<OnNode> {
+    pub(super) fn of_node(&self, node: &str) -> Option<OnNode> {
         let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
         for slice in self.slices_of(node) {
             let known = newest.entry(&slice.pool).or_insert(slice.generation);
@@ -241,7 +238,7 @@ impl OnNode {
     }
 
     /// Returns the GPUs that a pod looks at and that it holds by no claim.
-    fn only_looked_at(&self, pod: &Name, uid: Option<&str>) -> BTreeSet<&str> {
+    pub(super) fn only_looked_at(&self, pod: &Name, uid: Option<&str>) -> BTreeSet<&str> {
         let mut all = BTreeSet::new();
         for (user, looked_at) in &self.looked_at {
             if user.pod == *pod && uid.is_none_or(|uid| user.uid == uid) {
@@ -255,29 +252,25 @@ impl OnNode {
 
     /// Reports whether the scheduler can allocate a GPU that no pod holds for which `counts` says
     /// so. One that is held for no pod is about to be free.
-    pub(super) fn is_free(&self, uuid: &str, counts: &impl Fn(&User) -> bool) -> bool {
+    #[must_use]
+    pub fn is_free(&self, uuid: &str, counts: &impl Fn(&User) -> bool) -> bool {
         let users = self.held.iter().filter(|(_, held)| held.contains(uuid));
         let held = users.filter_map(|(user, _)| user.as_ref()).any(counts);
         self.usable.contains(uuid) && !held
     }
 
-    /// Returns who holds the GPUs of a node with this topology: the users of claims, which `name`
-    /// names, and nobody in the cluster those that the scheduler does not allocate.
-    pub(super) fn held(&self, topology: &Published, name: impl Fn(&User) -> Name) -> Vec<Held> {
-        let Ok(known) = topology else {
-            return Vec::new();
+    /// Returns who holds the GPUs of a node: the users of claims, and nobody in the cluster those
+    /// that the scheduler does not allocate.
+    pub(super) fn holders(&self, known: &Node) -> Vec<Holder> {
+        let holder = |(user, uuids): (&Option<User>, &BTreeSet<String>)| Holder {
+            pod: user.as_ref().map(|user| Holding {
+                id: user.pod.clone(),
+                uid: Some(user.uid.clone()),
+            }),
+            gpus: indices(known, uuids),
         };
-        let gpus = || known.gpus.iter();
-        let indices = |uuids: &BTreeSet<String>| indices(known, uuids);
-        let mut all: Vec<Held> = self
-            .held
-            .iter()
-            .map(|(user, uuids)| Held {
-                pod: user.as_ref().map(&name),
-                gpus: indices(uuids),
-            })
-            .collect();
-        let unusable = gpus().filter(|gpu| {
+        let mut all: Vec<Holder> = self.held.iter().map(holder).collect();
+        let unusable = known.gpus.iter().filter(|gpu| {
             let usable = |uuid: &String| {
                 let mut held = self.held.values();
                 self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
@@ -286,7 +279,7 @@ impl OnNode {
         });
         let gpus: Vec<u32> = unusable.map(|gpu| gpu.index).collect();
         if !gpus.is_empty() {
-            all.push(Held { pod: None, gpus });
+            all.push(Holder { pod: None, gpus });
         }
         all
     }
@@ -294,12 +287,14 @@ impl OnNode {
 
 impl OnNode {
     /// Reports whether a claim gets its GPUs only if they are exactly one partition.
-    pub(super) fn is_divided(&self) -> bool {
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
         self.partitions.is_some()
     }
 
     /// Returns the partitions of a node with this topology, by the indices of their GPUs.
-    pub(super) fn partitions(&self, known: &mirror::Node) -> Option<Vec<Vec<u32>>> {
+    #[must_use]
+    pub fn partitions(&self, known: &Node) -> Option<Vec<Vec<u32>>> {
         let sets = self.partitions.as_ref()?.iter();
         let known = sets.map(|uuids| (uuids.len(), indices(known, uuids)));
         let whole = known.filter(|(size, gpus)| gpus.len() == *size);
@@ -308,29 +303,10 @@ impl OnNode {
 }
 
 /// Returns the indices of the GPUs with these UUIDs.
-fn indices(known: &mirror::Node, uuids: &BTreeSet<String>) -> Vec<u32> {
+fn indices(known: &Node, uuids: &BTreeSet<String>) -> Vec<u32> {
     let gpus = known.gpus.iter();
     let named = gpus.filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
     named.map(|gpu| gpu.index).collect()
-}
-
-/// Returns the allocations of a node by its exporter's report, with their GPUs. Where claims say that
-/// a pod only looks at a GPU, it does not hold it: an exporter that cannot read claims does not know.
-pub(super) fn reported<'n>(
-    known: &'n mirror::Node,
-    devices: Option<&'n OnNode>,
-) -> impl Iterator<Item = (&'n Allocation, Vec<u32>)> {
-    known.allocations.iter().flatten().map(move |one| {
-        let (id, uid) = (id(&one.namespace, &one.pod), one.pod_uid.as_deref());
-        let looked_at = devices.map(|devices| devices.only_looked_at(&id, uid));
-        let looked_at = looked_at.unwrap_or_default();
-        let holds = |index: &&u32| {
-            let gpu = known.gpus.iter().find(|gpu| gpu.index == **index);
-            let uuid = gpu.and_then(|gpu| gpu.uuid.as_deref());
-            !uuid.is_some_and(|uuid| looked_at.contains(uuid))
-        };
-        (one, one.gpus.iter().filter(holds).copied().collect())
-    })
 }
 
 #[cfg(test)]
@@ -367,7 +343,7 @@ mod tests {
         ]);
         assert_eq!(devices.set_slice("s", slice(2, all)), ["n1".into()]);
         devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
-        let node = devices.of_node(&"n1".into()).unwrap();
+        let node = devices.of_node("n1").unwrap();
         assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
         let part = Claim::of(&json!({
             "metadata": {"namespace": "n", "name": "c"},
@@ -377,7 +353,7 @@ mod tests {
             ]}}},
         }));
         devices.set_claim(&"n/c".into(), part);
-        let held = devices.of_node(&"n1".into()).unwrap().held;
+        let held = devices.of_node("n1").unwrap().held;
         let all: Vec<_> = held.into_values().flatten().collect();
         assert_eq!(
             all,
@@ -386,9 +362,9 @@ mod tests {
         );
         devices.set_claim(&"n/c".into(), None);
         assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
-        assert_eq!(devices.of_node(&"n2".into()), None);
+        assert_eq!(devices.of_node("n2"), None);
         devices.set_slice("s", None);
-        let node = devices.of_node(&"n1".into()).unwrap();
+        let node = devices.of_node("n1").unwrap();
         assert_eq!(node.usable, BTreeSet::from(["GPU-9".to_owned()]));
         devices.set_slice("old", None);
         assert!(devices.on_node.is_empty() && devices.nodes.is_empty());
@@ -483,12 +459,12 @@ mod tests {
         let id: Name = "n/c".into();
         let used = claim(json!([{"resource": "pods", "name": "pod", "uid": "1"}]));
         assert_eq!(devices.set_claim(&id, used), ["n1".into()]);
-        let node = || devices.of_node(&"n1".into()).unwrap();
+        let node = || devices.of_node("n1").unwrap();
         let (live, gone) = (|user: &User| &*user.pod == "n/pod", |_: &User| false);
         assert!(!node().is_free("GPU-0", &live) && node().is_free("GPU-1", &live));
         assert!(node().is_free("GPU-0", &gone), "its pod has ended");
         devices.set_claim(&id, claim(json!([])));
-        let held = devices.of_node(&"n1".into()).unwrap().held;
+        let held = devices.of_node("n1").unwrap().held;
         assert_eq!(held.keys().collect::<Vec<_>>(), [&None], "nobody uses it");
         devices.set_claim(&id, None);
         assert!(devices.in_pool.is_empty());

@@ -128,7 +128,7 @@ impl Hardware {
 
 /// The graphs of all nodes, each kept once while a node has it.
 #[derive(Debug, Default)]
-pub(super) struct Hardwares(Vec<Weak<Hardware>>);
+pub struct Hardwares(Vec<Weak<Hardware>>);
 
 impl Hardwares {
     /// Returns the hardware of a node.

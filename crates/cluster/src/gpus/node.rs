@@ -1,6 +1,6 @@
 //! A node: its GPUs, its domains, and who holds which GPUs.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use nvlink_runtime::words::count;
 use nvlink_topology::{
@@ -28,7 +28,10 @@ pub struct Node {
     /// The share of one GPU in the RDMA devices, bytes per second in one direction; `None` if it
     /// is not known.
     pub network: Option<u64>,
-    /// Who holds which GPUs; `None` if it is not known.
+    /// Whether MIG splits a GPU.
+    pub mig: bool,
+    /// Who holds which GPUs by its exporter's report; `None` if it reports nothing. Others may know
+    /// more: see [`super::OfNode::holders`].
     pub allocations: Option<Vec<Allocation>>,
     /// The graph, and what is known about placements on it; shared by nodes with the same
     /// graph.
@@ -133,30 +136,29 @@ impl Node {
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             network: Capacity::of(spec).inter_node,
+            mig: spec.gpus.iter().any(|gpu| gpu.mig_enabled),
             allocations,
             hardware: hardwares.of(spec),
         }
     }
 
-    /// Returns the GPUs that nobody holds and that are not marked as broken, ascending; `None` if it
-    /// is not known who holds them.
+    /// Returns those of `gpus` that are not marked as broken.
     #[must_use]
-    pub fn free(&self) -> Option<Vec<u32>> {
-        let held = self.allocations.as_ref()?;
+    pub fn healthy(&self, gpus: &[u32]) -> Vec<u32> {
         let works = self.gpus.iter().filter(|gpu| gpu.faults.is_empty());
-        let indices = works.map(|gpu| gpu.index);
-        let is_free = |gpu: &u32| !held.iter().any(|one| one.gpus.contains(gpu));
-        Some(indices.filter(is_free).collect())
+        let works: HashSet<u32> = works.map(|gpu| gpu.index).collect();
+        gpus.iter()
+            .copied()
+            .filter(|gpu| works.contains(gpu))
+            .collect()
     }
 
-    /// Returns the highest number of free GPUs in one domain; a GPU outside all domains
-    /// is a set of one. `None` if allocations are not known.
+    /// Returns the highest number of `gpus` in one domain; a GPU outside all domains is a set of one.
     #[must_use]
-    pub fn largest_free_set(&self) -> Option<usize> {
-        let free = self.free()?;
-        let inside = |domain: &Domain| free.iter().filter(|gpu| domain.gpus.contains(gpu)).count();
+    pub fn largest_set(&self, gpus: &[u32]) -> usize {
+        let inside = |domain: &Domain| gpus.iter().filter(|gpu| domain.gpus.contains(gpu)).count();
         let most = self.domains.iter().map(inside).max().unwrap_or(0);
-        Some(most.max(usize::from(!free.is_empty())))
+        most.max(usize::from(!gpus.is_empty()))
     }
 
     /// Returns the domain of a GPU.
@@ -193,11 +195,4 @@ fn links(gpu: &nvlink_topology::Gpu, spec: &NodeTopologySpec) -> Option<Links> {
         up,
         expected: up + missing,
     })
-}
-
-/// The status of a document. Allocations are absent if they are not known: an empty
-/// status remains when a status was removed.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-pub(super) struct Status {
-    pub(super) allocations: Option<Vec<Allocation>>,
 }

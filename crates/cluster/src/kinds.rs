@@ -1,0 +1,359 @@
+//! The kinds that this process follows: one watch for each, whatever needs it.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::core::v1::{self, Namespace},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::ListParams,
+    core::{ApiResource, DynamicObject, GroupVersionKind, Object, PartialObjectMeta},
+    runtime::watcher,
+};
+use nvlink_api::{
+    class::{Broken, Class},
+    crd::DomainClass,
+    node_topology,
+};
+use nvlink_runtime::{
+    supervise::{Supervisor, Weight},
+    watch,
+};
+use nvlink_topology::labels;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    gpus::{API_VERSION, Claim, DeviceClass, Document, Hardwares, Published, Slice},
+    informer::{Extent, Fan, Informer, Kind, Reader},
+};
+
+/// The pause after a question to the API server that failed.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Time until the API server is asked again for kinds that it does not have.
+const LATER: Duration = Duration::from_secs(60);
+
+/// One informer for each kind.
+#[derive(Clone, Default)]
+pub struct Informers {
+    pub classes: Informer<ReadClass>,
+    pub nodes: Informer<NodeObject>,
+    pub namespaces: Informer<ObjectMeta>,
+    pub topologies: Informer<Arc<Published>>,
+    pub pods: Informer<PodObject>,
+    /// `None`: the slice has no GPUs.
+    pub slices: Informer<Option<Slice>>,
+    /// `None`: the claim holds no GPUs and is not the queue's.
+    pub claims: Informer<Option<Claim>>,
+    pub device_classes: Informer<DeviceClass>,
+}
+
+/// A class, as [`Class::read`] returns it.
+pub type ReadClass = Result<Class, Box<Broken>>;
+
+/// What is read of a node: most of its 20 KiB are the names of images.
+#[derive(Clone, Debug, Default)]
+pub struct NodeObject {
+    pub metadata: ObjectMeta,
+    pub spec: Value,
+    /// The fields `conditions` and `allocatable`.
+    pub status: Value,
+}
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodObject {
+    pub metadata: ObjectMeta,
+    /// The pod as JSON, without `managedFields`; `None` if only metadata are read.
+    pub document: Option<Value>,
+}
+
+struct Classes;
+struct Nodes;
+struct Namespaces;
+struct Topologies(Arc<Mutex<Hardwares>>);
+struct Pods;
+struct PodsOfClasses;
+struct Slices;
+struct Claims;
+struct DeviceClasses;
+
+const CRDS: &str = ": install the CRDs of `nvlink-webhook crds`";
+const QUEUE: &str = ", so no pod leaves the queue";
+
+impl Kind for Classes {
+    /// Raw JSON, because a class that cannot be parsed is guarded by its known fields.
+    type Object = DynamicObject;
+    type Item = ReadClass;
+    const KIND: &'static str = "DomainClass";
+    const UNKNOWN: &'static str = CRDS;
+
+    fn read(&mut self, object: DynamicObject) -> ReadClass {
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        Class::read(&object.name_any(), spec)
+    }
+}
+
+/// The fields of a node's status that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct NodeStatus {
+    #[serde(default)]
+    conditions: Value,
+    #[serde(default)]
+    allocatable: Value,
+}
+
+impl Kind for Nodes {
+    type Object = Object<Value, NodeStatus>;
+    type Item = NodeObject;
+    const KIND: &'static str = "Node";
+
+    fn read(&mut self, object: Self::Object) -> NodeObject {
+        let status = object.status.unwrap_or_default();
+        NodeObject {
+            metadata: object.metadata,
+            spec: object.spec,
+            status: json!({"conditions": status.conditions, "allocatable": status.allocatable}),
+        }
+    }
+}
+
+impl Kind for Namespaces {
+    type Object = PartialObjectMeta<Namespace>;
+    type Item = ObjectMeta;
+    const KIND: &'static str = "Namespace";
+
+    fn read(&mut self, object: Self::Object) -> ObjectMeta {
+        object.metadata
+    }
+}
+
+impl Kind for Topologies {
+    type Object = Document;
+    type Item = Arc<Published>;
+    const KIND: &'static str = "NodeTopology";
+    const UNKNOWN: &'static str = CRDS;
+
+    fn read(&mut self, object: Document) -> Arc<Published> {
+        let mut hardwares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::new(hardwares.read(object))
+    }
+}
+
+impl Kind for Pods {
+    type Object = Object<Value, Value>;
+    type Item = PodObject;
+    const KIND: &'static str = "Pod";
+    const FORBIDDEN: &'static str =
+        ", so no pod leaves the queue, and it is not known which pods are bound";
+
+    fn read(&mut self, mut object: Self::Object) -> PodObject {
+        object.metadata.managed_fields = None;
+        let document = json!({
+            "metadata": object.metadata, "spec": object.spec, "status": object.status,
+        });
+        PodObject {
+            metadata: object.metadata,
+            document: Some(document),
+        }
+    }
+}
+
+impl Kind for PodsOfClasses {
+    type Object = PartialObjectMeta<v1::Pod>;
+    type Item = PodObject;
+    const KIND: &'static str = "Pod";
+    const FORBIDDEN: &'static str = ", so the page shows no classes and projects";
+
+    fn read(&mut self, object: Self::Object) -> PodObject {
+        PodObject {
+            metadata: object.metadata,
+            document: None,
+        }
+    }
+}
+
+impl Kind for Slices {
+    type Object = Object<Value, Value>;
+    type Item = Option<Slice>;
+    const KIND: &'static str = "ResourceSlice";
+    const FORBIDDEN: &'static str = QUEUE;
+
+    fn read(&mut self, object: Self::Object) -> Option<Slice> {
+        Slice::of(&object.spec)
+    }
+}
+
+impl Kind for Claims {
+    type Object = Object<Value, Value>;
+    type Item = Option<Claim>;
+    const KIND: &'static str = "ResourceClaim";
+    const FORBIDDEN: &'static str = QUEUE;
+
+    fn read(&mut self, object: Self::Object) -> Option<Claim> {
+        Claim::of(&json!({
+            "metadata": object.metadata, "spec": object.spec, "status": object.status,
+        }))
+    }
+}
+
+impl Kind for DeviceClasses {
+    type Object = Object<Value, Value>;
+    type Item = DeviceClass;
+    const KIND: &'static str = "DeviceClass";
+    const FORBIDDEN: &'static str = QUEUE;
+
+    fn read(&mut self, object: Self::Object) -> DeviceClass {
+        DeviceClass::of(&object.spec)
+    }
+}
+
+/// A kind of DRA.
+trait Dra: Kind<Object = Object<Value, Value>> {
+    const PLURAL: &'static str;
+    /// Whether all works without the right to see it, but for some nodes.
+    const OPTIONAL: bool = false;
+}
+
+impl Dra for Slices {
+    const PLURAL: &'static str = "resourceslices";
+}
+
+impl Dra for Claims {
+    const PLURAL: &'static str = "resourceclaims";
+}
+
+impl Dra for DeviceClasses {
+    const PLURAL: &'static str = "deviceclasses";
+    const OPTIONAL: bool = true;
+}
+
+/// Returns how a kind is read. With pages, API servers do not return all objects at once; a node, a
+/// pod or a NodeTopology has 20 KiB.
+fn pages(size: u32) -> watcher::Config {
+    watcher::Config::default().page_size(size)
+}
+
+impl Informers {
+    /// Keeps the informers running. What admission decides by is vital.
+    pub fn start(&self, client: &Client, supervisor: &Supervisor) {
+        let api = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
+        let classes = move |_, fan| watch::follow(api.clone(), pages(500), Reader(Classes, fan));
+        keep("watch of classes", &self.classes, supervisor, classes);
+        let api = Api::all_with(client.clone(), &ApiResource::erase::<v1::Node>(&()));
+        let nodes = move |_, fan| watch::follow(api.clone(), pages(100), Reader(Nodes, fan));
+        keep("watch of nodes", &self.nodes, supervisor, nodes);
+        let api = Api::all(client.clone());
+        let namespaces =
+            move |_, fan| watch::follow(api.clone(), pages(500), Reader(Namespaces, fan));
+        keep(
+            "watch of namespaces",
+            &self.namespaces,
+            supervisor,
+            namespaces,
+        );
+        let api = Api::all_with(client.clone(), &node_topology::resource());
+        let hardwares = Arc::<Mutex<Hardwares>>::default();
+        let topologies = move |_, fan| {
+            let kind = Topologies(Arc::clone(&hardwares));
+            watch::follow(api.clone(), pages(100), Reader(kind, fan))
+        };
+        keep(
+            "watch of topologies",
+            &self.topologies,
+            supervisor,
+            topologies,
+        );
+        let api = client.clone();
+        let pods = move |extent, fan| follow_pods(api.clone(), extent, fan);
+        keep("watch of pods", &self.pods, supervisor, pods);
+        let api = client.clone();
+        let slices = move |_, fan| follow_dra(api.clone(), Reader(Slices, fan));
+        keep("watch of ResourceSlices", &self.slices, supervisor, slices);
+        let api = client.clone();
+        let claims = move |_, fan| follow_dra(api.clone(), Reader(Claims, fan));
+        keep("watch of ResourceClaims", &self.claims, supervisor, claims);
+        let api = client.clone();
+        let classes = move |_, fan| follow_dra(api.clone(), Reader(DeviceClasses, fan));
+        keep(
+            "watch of DeviceClasses",
+            &self.device_classes,
+            supervisor,
+            classes,
+        );
+    }
+}
+
+/// Keeps an informer running, by `watch`. Without a watch, what is known grows old: it is vital.
+fn keep<T: 'static, F>(
+    name: &'static str,
+    informer: &Informer<T>,
+    supervisor: &Supervisor,
+    watch: impl Fn(Extent, Fan<T>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = ()> + Send,
+{
+    let informer = informer.clone();
+    supervisor.keep(name, Weight::Vital, move || {
+        informer.clone().run(watch.clone())
+    });
+}
+
+async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
+    match extent {
+        Extent::OfClasses => {
+            let config = pages(100).labels(labels::CLASS);
+            watch::follow(Api::all(client), config, Reader(PodsOfClasses, fan)).await;
+        }
+        Extent::Whole => {
+            let pods = Api::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
+            watch::follow(pods, pages(100), Reader(Pods, fan)).await;
+        }
+    }
+}
+
+/// Follows a kind of DRA as soon as the API server has the version that is read here. Until then, and
+/// for DeviceClasses without the right to see them, which a ClusterRole of an earlier version lacks,
+/// there are none.
+async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
+    let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
+    let kind = GroupVersionKind::gvk(group, version, K::KIND);
+    let resource = ApiResource::from_gvk_with_plural(&kind, K::PLURAL);
+    let api: Api<K::Object> = Api::all_with(client, &resource);
+    let (mut failed, mut warned) = (false, false);
+    loop {
+        let wait = match api.list(&ListParams::default().limit(1)).await {
+            Ok(_) => break,
+            // An API server that is upgraded, or another one, may have it later.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                reader.1.retain(&HashSet::new());
+                LATER
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 && K::OPTIONAL => {
+                if !std::mem::replace(&mut warned, true) {
+                    let what = "the webhook may not list DeviceClasses, so only classes with the mapping Claim get nodes of DRA drivers: run helm upgrade, which brings the right";
+                    tracing::warn!(reason = status.message, "{what}");
+                }
+                reader.1.retain(&HashSet::new());
+                LATER
+            }
+            // The watch complains about what is forbidden.
+            Err(kube::Error::Api(status)) if status.code == 403 => break,
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    let what = "cannot ask the API server for it; trying again";
+                    tracing::warn!(kind = K::KIND, %error, "{what}");
+                }
+                AGAIN
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+    watch::follow(api, pages(100), reader).await;
+}
