@@ -58,7 +58,8 @@ pub struct Informers {
 pub type ReadClass = Result<Class, Box<Broken>>;
 
 /// What is read of a node: most of its 20 KiB are the names of images.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct NodeObject {
     pub metadata: ObjectMeta,
     pub spec: Value,

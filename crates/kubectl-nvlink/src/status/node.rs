@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use nvlink_api::{
-    class::{Class, GPU},
-    pod, quantity,
+use nvlink_api::class::{Class, GPU};
+use nvlink_cluster::{
+    gpus::{self, Hardwares, Published},
+    kinds::NodeObject,
 };
-use nvlink_cluster::gpus::{self, Hardwares, Published};
 use nvlink_planner::{Job, Name, Room};
-use nvlink_queue::feed::giving;
+use nvlink_queue::feed::{self, giving};
 use nvlink_topology::{BrokenGpus, labels};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::objects::Objects;
@@ -159,10 +160,11 @@ pub(super) fn all(
     }
     for ((_, name), object) in &objects.nodes.objects {
         let known = nodes.contains_key(name);
-        let gpus = capacity(object, classes);
+        let object = read(object);
+        let gpus = capacity(&object, classes);
         if known || gpus > 0 {
             let node = nodes.entry(name.clone()).or_default();
-            node.read(object);
+            (node.labels, node.out) = (object.labels, object.out);
             node.capacity = gpus;
         }
     }
@@ -183,35 +185,22 @@ pub(super) fn all(
     nodes
 }
 
+/// Reads the object of a node.
+pub(super) fn read(object: &Value) -> feed::node::Node {
+    let object = NodeObject::deserialize(object).unwrap_or_default();
+    feed::node::Node::of(&object)
+}
+
 /// Returns the GPUs that the scheduler may hand out.
-fn capacity(node: &Value, classes: &BTreeMap<String, Result<Class, String>>) -> u32 {
-    let usable = classes.values().filter_map(|class| class.as_ref().ok());
-    let mut resources: Vec<&str> = usable.map(|class| class.resource.as_str()).collect();
-    resources.push(GPU);
-    resources.sort_unstable();
-    resources.dedup();
-    let amount = |name: &str| {
-        let amount = pod::at(node, &["status", "allocatable", name]);
-        amount.and_then(quantity::whole).unwrap_or(0)
+fn capacity(node: &feed::node::Node, classes: &BTreeMap<String, Result<Class, String>>) -> u32 {
+    let is_gpu = |resource: &str| {
+        let mut usable = classes.values().filter_map(|class| class.as_ref().ok());
+        resource == GPU || usable.any(|class| class.resource == resource)
     };
-    resources.into_iter().map(amount).sum()
+    node.capacity(is_gpu)
 }
 
 impl Node {
-    fn read(&mut self, object: &Value) {
-        let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
-        let entries = pod::entries(object, &["metadata", "labels"]);
-        let entries =
-            entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        self.labels = entries.collect();
-        let mut conditions = pod::list(object, &["status", "conditions"]);
-        let ready = conditions.find(|one| text(one, "type").as_deref() == Some("Ready"));
-        let ready = ready.is_some_and(|one| text(one, "status").as_deref() == Some("True"));
-        let drained = pod::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true));
-        let going = pod::at(object, &["metadata", "deletionTimestamp"]).is_some();
-        self.out = drained || !ready || going;
-    }
-
     fn is_of(&self, class: &Class) -> bool {
         let bandwidth = self.labels.get(labels::BANDWIDTH);
         let bandwidth = bandwidth.and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::GPU;
-use nvlink_cluster::{
-    gpus::{Claim, DeviceClass, Slice},
-    kinds::NodeObject,
-};
+use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
 use nvlink_planner::{Name, Planner, Round};
 use nvlink_queue::{
     feed::{Feed, node::Node},
@@ -15,7 +12,7 @@ use nvlink_queue::{
 };
 use serde_json::{Value, json};
 
-use super::state::State;
+use super::{node::read as read_node, state::State};
 
 /// The planner, and what it says now.
 pub(super) struct Plan {
@@ -79,16 +76,8 @@ impl Plan {
 /// Returns the nodes by name. Where they may not be read, their GPUs are those that their exporters
 /// publish.
 fn nodes<'s>(state: &'s State<'_>) -> impl Iterator<Item = (&'s str, Node)> {
-    let read = state.objects.nodes.objects.iter().map(|(key, object)| {
-        let metadata = object.get("metadata").cloned().unwrap_or_default();
-        let part = |key: &str| object.get(key).cloned().unwrap_or_default();
-        let node = NodeObject {
-            metadata: serde_json::from_value(metadata).unwrap_or_default(),
-            spec: part("spec"),
-            status: part("status"),
-        };
-        (key.1.as_str(), Node::of(&node))
-    });
+    let read = state.objects.nodes.objects.iter();
+    let read = read.map(|(key, object)| (key.1.as_str(), read_node(object)));
     let hidden = state.objects.nodes.hidden.is_some();
     let unseen = state.nodes.iter().filter(move |_| hidden);
     let unseen = unseen.map(|(name, node)| {

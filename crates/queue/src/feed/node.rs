@@ -65,7 +65,8 @@ impl Node {
 
     /// Returns the number of GPUs that the scheduler may hand out; `is_gpu` says which resources
     /// are GPUs.
-    pub(super) fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {
+    #[must_use]
+    pub fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {
         let gpus = self.allocatable.iter().filter(|(name, _)| is_gpu(name));
         gpus.fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
