@@ -101,9 +101,7 @@ impl Args for Collectors {
             .action(ArgAction::SetTrue)
             .help_heading(HEADING)
             .help("Serve only what a --collector.NAME switches on");
-        Group::SWITCHED
-            .into_iter()
-            .fold(command.arg(disable), |command, group| {
+        Group::switched().fold(command.arg(disable), |command, group| {
                 let (on, off) = (on(group), off(group));
                 let switch = |name: &str, other: &str| {
                     Arg::new(name.to_owned())
@@ -136,7 +134,7 @@ impl FromArgMatches for Collectors {
             true => set(&on(group)) && !set(&off(group)),
             false => !set(&off(group)),
         };
-        let wanted = Group::SWITCHED.into_iter().filter(wanted);
+        let wanted = Group::switched().filter(wanted);
         Ok(Self(wanted.fold(Groups::NONE, Groups::with)))
     }
 
@@ -147,11 +145,11 @@ impl FromArgMatches for Collectors {
 }
 
 fn on(group: Group) -> String {
-    format!("collector.{}", group.as_str())
+    format!("collector.{group}")
 }
 
 fn off(group: Group) -> String {
-    format!("no-collector.{}", group.as_str())
+    format!("no-collector.{group}")
 }
 
 /// Lists the families of a group, for its help text.
@@ -186,7 +184,7 @@ mod tests {
     #[test]
     fn collector_flags_work_as_in_node_exporter() {
         let groups = |args: &[&str]| parse(args).collectors.0;
-        let all = Group::SWITCHED.into_iter().fold(Groups::NONE, Groups::with);
+        let all = Group::switched().fold(Groups::NONE, Groups::with);
         assert_eq!(groups(&[]), all);
         assert_eq!(groups(&["--no-collector.peer"]), all.without(Group::Peer));
         assert_eq!(groups(&["--no-collector.peer", "--collector.peer"]), all);
