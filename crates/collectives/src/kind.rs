@@ -4,8 +4,21 @@ use serde::{Deserialize, Serialize};
 use strum::IntoEnumIterator;
 
 /// A collective operation that a benchmark measures, by the name that nccl-tests uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[derive(strum::Display, strum::EnumIter, strum::EnumString, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumIter,
+    strum::EnumString,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", parse_err_ty = UnknownCollective, parse_err_fn = unknown)]
 pub enum Collective {

@@ -198,14 +198,12 @@ impl Session {
         let lost = history.lost(&gpus, &mut told.warnings);
         let counters = |(_, one): &(Device<'_>, Answered)| one.counters.clone();
         Ok(Reading {
-            topology: NodeTopology::new(node, spec),
-            uncalibrated: None,
             health: history.health(&gpus),
             lost,
             counters: gpus.answered.iter().flat_map(counters).collect(),
-            matrix: None,
             warnings: told.warnings,
             unread: told.unread,
+            ..Reading::of(NodeTopology::new(node, spec))
         })
     }
 

@@ -28,6 +28,27 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Returns a reading of `topology` alone.
+    #[must_use]
+    pub(crate) fn of(topology: NodeTopology) -> Self {
+        Self {
+            topology,
+            uncalibrated: None,
+            counters: Vec::new(),
+            health: Vec::new(),
+            lost: Vec::new(),
+            matrix: None,
+            warnings: Vec::new(),
+            unread: Vec::new(),
+        }
+    }
+
+    /// Returns the health of the GPU `index`.
+    #[must_use]
+    pub fn health_of(&self, index: u32) -> Option<&GpuHealth> {
+        self.health.iter().find(|one| one.gpu == index)
+    }
+
     /// Returns the spec with constants for all bandwidths, with which measurements are compared:
     /// compared with themselves they would say nothing.
     #[must_use]
@@ -105,7 +126,19 @@ impl CounterSource {
 }
 
 /// Kinds of link errors. GPUs up to Hopper count the first five, GPUs with NVLink 5 the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ErrorKind {
@@ -151,7 +184,19 @@ impl ErrorKind {
 
 /// Kinds of bit error ratio, as the fields `Effective_BER` and `Symbol_BER` of NVIDIA UFM's telemetry are defined:
 /// <https://docs.nvidia.com/networking/display/ufmenterpriseumv6242/low-frequency-(secondary)-telemetry-fields>.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum BitErrorKind {
@@ -193,7 +238,19 @@ pub struct GpuHealth {
 }
 
 /// A state of the remapping of rows of a GPU's memory (NVML's fields 144 and 145).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RowRemap {
@@ -223,7 +280,18 @@ pub struct FabricHealth {
 }
 
 /// State of a GPU's registration with its fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, strum::EnumIter, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum FabricState {
@@ -246,7 +314,20 @@ impl FabricState {
 
 /// A problem of a GPU's connection to its fabric, named after the masks
 /// `NVML_GPU_FABRIC_HEALTH_MASK_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::EnumIter, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum FabricCondition {

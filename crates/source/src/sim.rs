@@ -115,14 +115,12 @@ impl Source for SimSource {
         };
         self.counters.reset(&events.resets);
         Ok(Reading {
-            topology: node.topology.clone(),
-            uncalibrated: None,
             counters: self.counters.read(self.profile, gpus, wrong, now),
             health: health::read(self.profile, gpus, wrong, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),
-            unread: Vec::new(),
+            ..Reading::of(node.topology.clone())
         })
     }
 }

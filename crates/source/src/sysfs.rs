@@ -137,19 +137,14 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     let (gpus, places) = gpus(&root, &mut warnings)?;
     let nics = nic::read(&root, tree, &places)?;
     warnings.extend(nics.warnings);
+    let source = ReadFrom {
+        kind: SourceKind::Sysfs,
+        from: from.clone(),
+    };
     let mut spec = NodeTopologySpec {
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
-        source: ReadFrom {
-            kind: SourceKind::Sysfs,
-            from: from.clone(),
-        },
-        gpus,
-        lost: Vec::new(),
-        edges: Vec::new(),
         paths: tree.paths(&places),
-        domains: Vec::new(),
         nics: nics.nics,
+        ..NodeTopologySpec::of(source, gpus)
     };
     let odd = spec
         .complete(node)
@@ -157,14 +152,9 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     warnings.extend(odd);
     let matrix = tree.matrix(&spec, &places, &nics.places);
     Ok(Reading {
-        topology: NodeTopology::new(node, spec),
-        uncalibrated: None,
-        counters: Vec::new(),
-        health: Vec::new(),
-        lost: Vec::new(),
         matrix: Some(matrix),
         warnings,
-        unread: Vec::new(),
+        ..Reading::of(NodeTopology::new(node, spec))
     })
 }
 

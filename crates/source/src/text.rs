@@ -34,6 +34,23 @@ pub enum TextError {
     },
 }
 
+/// Why a text is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct LineError {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What is wrong in this line.
+    pub reason: String,
+}
+
+impl LineError {
+    pub(crate) fn new(line: usize, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { line, reason }
+    }
+}
+
 /// Reads all of `input`, up to [`MAX_BYTES`].
 ///
 /// # Errors

@@ -15,6 +15,7 @@ mod spec;
 mod tail;
 mod wrapped;
 
+use super::text::LineError;
 use line::{NumberedLine, unquoted, without_escapes};
 
 pub use cell::Relation;
@@ -23,30 +24,11 @@ pub use spec::{of_document, spec};
 /// What to do about a text that was damaged by copying.
 const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and use that file";
 
-/// Why a text is not a usable matrix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}")]
-pub struct MatrixError {
-    /// Line of the text, from 1.
-    pub line: usize,
-    /// What is wrong in this line.
-    pub reason: String,
-}
-
-impl MatrixError {
-    fn new(line: usize, reason: impl Into<String>) -> Self {
-        Self {
-            line,
-            reason: reason.into(),
-        }
-    }
-}
-
 /// Parses the topology matrix in `text`.
 ///
 /// # Errors
 /// No such matrix, two of them, or one that is truncated or contradicts itself.
-pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
+pub fn parse(text: &str) -> Result<Matrix, LineError> {
     let lines = text.lines().map(|line| without_escapes(unquoted(line)));
     let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
     read::read(&lines).or_else(|error| wrapped::read(&lines, error))

@@ -102,23 +102,23 @@ impl Args for Collectors {
             .help_heading(HEADING)
             .help("Serve only what a --collector.NAME switches on");
         Group::switched().fold(command.arg(disable), |command, group| {
-                let (on, off) = (on(group), off(group));
-                let switch = |name: &str, other: &str| {
-                    Arg::new(name.to_owned())
-                        .long(name.to_owned())
-                        .action(ArgAction::SetTrue)
-                        .overrides_with(other.to_owned())
-                        .help_heading(HEADING)
-                };
-                let no = off.to_uppercase().replace(['-', '.'], "_");
-                let off_arg = switch(&off, &on)
-                    .env(format!("NVLINK_EXPORTER_{no}"))
-                    .help(format!("Leave out {}", names(group)));
-                let on_arg = switch(&on, &off).help(format!(
-                    "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
-                ));
-                command.arg(on_arg).arg(off_arg)
-            })
+            let (on, off) = (on(group), off(group));
+            let switch = |name: &str, other: &str| {
+                Arg::new(name.to_owned())
+                    .long(name.to_owned())
+                    .action(ArgAction::SetTrue)
+                    .overrides_with(other.to_owned())
+                    .help_heading(HEADING)
+            };
+            let no = off.to_uppercase().replace(['-', '.'], "_");
+            let off_arg = switch(&off, &on)
+                .env(format!("NVLINK_EXPORTER_{no}"))
+                .help(format!("Leave out {}", names(group)));
+            let on_arg = switch(&on, &off).help(format!(
+                "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
+            ));
+            command.arg(on_arg).arg(off_arg)
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -16,9 +16,9 @@ use nvlink_exporter::{
 use nvlink_history::totals::Totals;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_source::{Reading, SourceSpec};
-use strum::IntoEnumIterator;
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};
 use serde_json::json;
+use strum::IntoEnumIterator;
 
 /// Returns eight GPUs with 18 links of NVLink 4 each, held by two containers.
 pub(crate) fn eight() -> View {

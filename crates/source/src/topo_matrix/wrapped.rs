@@ -7,15 +7,17 @@
 
 use std::collections::BTreeSet;
 
+use crate::text::LineError;
+
 use super::{
-    Matrix, MatrixError, SAVE_IT, cell,
+    Matrix, SAVE_IT, cell,
     line::{Line, NumberedLine},
     read,
 };
 
 /// Parses the matrix of `lines`, some of which continue the previous line. `error`
 /// says why they are not a matrix without joining.
-pub(super) fn read(lines: &[NumberedLine], error: MatrixError) -> Result<Matrix, MatrixError> {
+pub(super) fn read(lines: &[NumberedLine], error: LineError) -> Result<Matrix, LineError> {
     let groups = groups(lines);
     let Some(&[_, (second, _), ..]) = groups.iter().find(|group| group.len() > 1) else {
         return Err(error);
@@ -34,7 +36,7 @@ pub(super) fn read(lines: &[NumberedLine], error: MatrixError) -> Result<Matrix,
     found.dedup();
     match (found.pop(), found.is_empty()) {
         (Some(matrix), true) => Ok(matrix),
-        _ => Err(MatrixError::new(
+        _ => Err(LineError::new(
             *second,
             format!(
                 "this line continues the previous one, so the text was wrapped, and it is \
