@@ -11,7 +11,6 @@
 
 mod address;
 mod counters;
-mod elf;
 mod error;
 mod events;
 mod fabric;
