@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::text::LineError;
 
-use super::{
-    Matrix, check,
-    draft::Draft,
-    line::{Line, NumberedLine},
-};
+use super::{Matrix, check, draft::Draft, line::Line};
 
-/// Parses the topology matrix in `lines`, none of which is wrapped.
-pub(super) fn read(lines: &[NumberedLine]) -> Result<Matrix, LineError> {
+/// Parses the topology matrix in `lines`.
+pub(super) fn read(lines: impl Iterator<Item = (usize, String)>) -> Result<Matrix, LineError> {
     let mut reader = Reader::default();
     for (number, text) in lines {
-        reader.line(&Line::new(*number, text));
+        reader.line(&Line::new(number, &text));
     }
     reader.finish()
 }
