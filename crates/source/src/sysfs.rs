@@ -79,7 +79,7 @@ impl SysfsError {
 }
 
 /// The kernel's PCI tree below a root directory.
-pub struct SysfsSource {
+pub(crate) struct SysfsSource {
     root: PathBuf,
     node: Option<String>,
 }
@@ -88,7 +88,7 @@ impl SysfsSource {
     /// Creates a source of the tree below `root` (by default `/`) for the node
     /// `node` (by default the host's name).
     #[must_use]
-    pub fn new(root: Option<&str>, node: Option<String>) -> Self {
+    pub(crate) fn new(root: Option<&str>, node: Option<String>) -> Self {
         let root = root.unwrap_or("/").into();
         Self { root, node }
     }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 /// The largest accepted input. The recording of a node with 128 GPUs is smaller than 3 MiB.
-pub const MAX_BYTES: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// Why an input is not text that can be parsed.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum TextError {
     /// It is empty or only white space.
     #[error("the input is empty (did the command that should write it fail?)")]
     Empty,
-    /// It is larger than [`MAX_BYTES`].
+    /// It is larger than 16 MiB.
     #[error("the input is larger than {} MiB", MAX_BYTES >> 20)]
     TooLarge,
     /// It has NUL bytes and no UTF-16 byte order mark.
@@ -51,7 +51,7 @@ impl LineError {
     }
 }
 
-/// Reads all of `input`, up to [`MAX_BYTES`].
+/// Reads all of `input`, up to 16 MiB.
 ///
 /// # Errors
 /// When it cannot be read, or is larger.

@@ -1,6 +1,6 @@
 //! Flags of serving, under the names that Prometheus exporters use.
 
-use std::{convert::Infallible, fmt::Write, path::PathBuf};
+use std::{convert::Infallible, path::PathBuf};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::UnknownArgumentValueParser,
@@ -154,13 +154,9 @@ fn off(group: Group) -> String {
 
 /// Lists the families of a group, for its help text.
 fn names(group: Group) -> String {
-    let mut text = String::new();
-    for family in FAMILIES.iter().filter(|family| family.group == group) {
-        let comma = if text.is_empty() { "" } else { ", " };
-        // Writing to a string never fails.
-        let _ = write!(text, "{comma}{}", family.sample_name());
-    }
-    text
+    let families = FAMILIES.iter().filter(|family| family.group == group);
+    let names: Vec<_> = families.map(|family| family.sample_name()).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
