@@ -1,4 +1,5 @@
-//! Files that a program reads again when they change: configuration, certificates.
+//! Files that a program reads again when they change (configuration, certificates), and those that it
+//! replaces as a whole.
 
 use std::{
     fs::{self, File},
