@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -178,7 +177,8 @@ impl Judged {
 }
 
 /// Where the communication pattern of a job comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum PatternFrom {
     /// The webhook's annotation `decision`.
     Decision,
@@ -190,15 +190,6 @@ impl PatternFrom {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Decision => "decision",
-            Self::Default => "default",
-        }
-    }
-}
-
-impl fmt::Display for PatternFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        self.into()
     }
 }

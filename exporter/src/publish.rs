@@ -238,8 +238,32 @@ pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishE
     Ok(nodes)
 }
 
-/// The first and the longest wait after a failure.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A wait that grows with each attempt in vain.
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(Duration::from_secs(1))
+    }
+}
+
+impl Backoff {
+    /// Counts and logs a failure, and waits.
+    async fn wait(&mut self, what: &str, error: &PublishError, statistics: &Publishing) {
+        statistics.failed(Failure::from(error));
+        tracing::warn!(retry_in = ?self.0, "{what}: {error}");
+        tokio::time::sleep(self.next()).await;
+    }
+
+    /// Returns how long to wait now.
+    fn next(&mut self) -> Duration {
+        let next = (self.0 * 2).min(Duration::from_secs(60));
+        std::mem::replace(&mut self.0, next)
+    }
+}
+
+/// What is logged of a failure.
+const FAILED: &str = "publishing failed";
 
 /// How long results of benchmarks are waited for: a directory that hangs must not keep the rest
 /// from being published.
@@ -275,16 +299,11 @@ impl Wanted {
 
 /// Reads the record of an earlier process; tries until it succeeds.
 async fn earlier(publisher: &Publisher, statistics: &Publishing) -> Record {
-    let mut backoff = BACKOFF.0;
+    let mut backoff = Backoff::default();
     loop {
         match object::read_record(&publisher.client, &publisher.node).await {
             Ok(record) => return record,
-            Err(error) => {
-                statistics.failed(Failure::from(&error));
-                tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
-            }
+            Err(error) => backoff.wait(FAILED, &error, statistics).await,
         }
     }
 }
@@ -300,7 +319,7 @@ pub async fn run(
     statistics: Publishing,
 ) {
     let mut published: Option<(Wanted, Instant)> = None;
-    let mut backoff = BACKOFF.0;
+    let mut backoff = Backoff::default();
     let earlier = earlier(&publisher, &statistics).await;
     let waits = !earlier.is_empty();
     latest.restore(earlier);
@@ -327,14 +346,9 @@ pub async fn run(
                 }
                 statistics.succeeded();
                 published = Some((wanted, Instant::now()));
-                backoff = BACKOFF.0;
+                backoff = Backoff::default();
             }
-            Err(error) => {
-                statistics.failed(Failure::from(&error));
-                tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
-            }
+            Err(error) => backoff.wait(FAILED, &error, &statistics).await,
         }
     }
 }

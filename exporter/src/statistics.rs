@@ -34,7 +34,8 @@ struct Published {
 }
 
 /// Why something was not published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Failure {
     /// The rights are missing.
     Forbidden,
@@ -57,12 +58,7 @@ impl Failure {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Forbidden => "forbidden",
-            Self::NoNode => "no_node",
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-        }
+        self.into()
     }
 }
 

@@ -1,10 +1,7 @@
 //! The NodeTopology as a resource of the API server.
 
 use kube::core::ApiResource;
-use nvlink_topology::{API_VERSION, GROUP, KIND, VERSION};
-
-/// The plural of the kind, as in URLs.
-pub const PLURAL: &str = "nodetopologies";
+use nvlink_topology::{API_VERSION, GROUP, KIND, PLURAL, VERSION};
 
 /// Returns the resource for an [`Api`](kube::Api) of untyped objects.
 #[must_use]

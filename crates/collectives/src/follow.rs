@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -73,7 +73,7 @@ impl Inbox {
 }
 
 /// The node that the results are about.
-pub trait Node: Send + Sync + 'static {
+pub trait Node: fmt::Debug + Send + Sync {
     /// Shows the node as it was read last, unless that is too old or incomplete.
     fn show(&self, look: &mut dyn FnMut(Shown<'_>));
 
@@ -91,28 +91,16 @@ pub struct Shown<'a> {
 }
 
 /// Follows the state file and the messages.
-#[derive(Debug)]
-pub struct Follower<N> {
+#[derive(Clone, Debug)]
+pub struct Follower {
     /// The directory that `ingest --state` writes.
     pub directory: Option<PathBuf>,
     pub inbox: Inbox,
-    pub node: Arc<N>,
+    pub node: Arc<dyn Node>,
     pub interval: Duration,
 }
 
-// Derived, it would require the same of `N`.
-impl<N> Clone for Follower<N> {
-    fn clone(&self) -> Self {
-        Self {
-            directory: self.directory.clone(),
-            inbox: self.inbox.clone(),
-            node: Arc::clone(&self.node),
-            interval: self.interval,
-        }
-    }
-}
-
-impl<N: Node> Follower<N> {
+impl Follower {
     /// Never ends.
     pub async fn run(self) {
         let mut reader = Reader::default();

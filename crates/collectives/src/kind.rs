@@ -1,12 +1,26 @@
 //! Collectives: their names and their bus bandwidth.
 
-use std::{fmt, str::FromStr};
-
 use serde::{Deserialize, Serialize};
+use strum::IntoEnumIterator;
 
-/// A collective operation that a benchmark measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// A collective operation that a benchmark measures, by the name that nccl-tests uses.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumIter,
+    strum::EnumString,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", parse_err_ty = UnknownCollective, parse_err_fn = unknown)]
 pub enum Collective {
     AllReduce,
     AllGather,
@@ -14,44 +28,21 @@ pub enum Collective {
     Broadcast,
     Reduce,
     #[serde(rename = "alltoall")]
+    #[strum(serialize = "alltoall")]
     AllToAll,
     Gather,
     Scatter,
     #[serde(rename = "sendrecv")]
+    #[strum(serialize = "sendrecv")]
     SendRecv,
     Hypercube,
 }
 
 impl Collective {
-    /// All collectives, for label values and help texts.
-    pub const ALL: [Self; 10] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllToAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::SendRecv,
-        Self::Hypercube,
-    ];
-
     /// Returns the name that nccl-tests uses, which is also the value of the label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllToAll => "alltoall",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::SendRecv => "sendrecv",
-            Self::Hypercube => "hypercube",
-        }
+        self.into()
     }
 
     /// Returns the collective of a program of nccl-tests, such as
@@ -68,9 +59,7 @@ impl Collective {
     pub(crate) fn of_function(name: &str) -> Option<Self> {
         let plain = |text: &str| text.replace('_', "").to_ascii_lowercase();
         let name = plain(name);
-        Self::ALL
-            .into_iter()
-            .find(|one| plain(one.as_str()) == name)
+        Self::iter().find(|one| plain(one.as_str()) == name)
     }
 
     /// Returns bus bandwidth divided by algorithm bandwidth for `ranks` GPUs, as nccl-tests
@@ -92,24 +81,13 @@ impl Collective {
     }
 }
 
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 /// The error for a word that is not a collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown collective {0:?}: use one of {known}", known = Collective::ALL.map(Collective::as_str).join(", "))]
+#[error("unknown collective {0:?}: use one of {known}", known = Collective::iter().map(Collective::as_str).collect::<Vec<_>>().join(", "))]
 pub struct UnknownCollective(String);
 
-impl FromStr for Collective {
-    type Err = UnknownCollective;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
-        found.ok_or_else(|| UnknownCollective(text.chars().take(64).collect()))
-    }
+fn unknown(text: &str) -> UnknownCollective {
+    UnknownCollective(text.chars().take(64).collect())
 }
 
 #[cfg(test)]
@@ -122,7 +100,7 @@ mod tests {
         assert_eq!(of("/opt/x/all_reduce_perf"), Some(Collective::AllReduce));
         assert_eq!(of("alltoall_perf_mpi"), Some(Collective::AllToAll));
         assert_eq!(of("alltoallv_perf"), None);
-        for one in Collective::ALL {
+        for one in Collective::iter() {
             assert_eq!(of(&format!("./{one}_perf")), Some(one));
             assert_eq!(one.as_str().parse(), Ok(one));
             let json = serde_json::to_value(one).unwrap();

@@ -1,7 +1,5 @@
 //! One run of a benchmark, as its output reports it.
 
-use std::fmt;
-
 use nvlink_topology::PathClass;
 use serde::{Deserialize, Serialize};
 
@@ -157,8 +155,22 @@ pub struct Failure {
 }
 
 /// Kinds of failures: the values of the label `reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// The results are wrong.
     WrongResults,
@@ -171,34 +183,19 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 4] = [
-        Self::WrongResults,
-        Self::Truncated,
-        Self::NcclError,
-        Self::Timeout,
-    ];
-
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::WrongResults => "wrong_results",
-            Self::Truncated => "truncated",
-            Self::NcclError => "nccl_error",
-            Self::Timeout => "timeout",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        self.into()
     }
 }
 
 /// Classes of message sizes: latency dominates small messages, bandwidth large ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum SizeClass {
     /// Below 1 MiB.
     Small,
@@ -223,11 +220,7 @@ impl SizeClass {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Small => "small",
-            Self::Medium => "medium",
-            Self::Large => "large",
-        }
+        self.into()
     }
 }
 

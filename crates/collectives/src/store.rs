@@ -2,11 +2,13 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
+
+use nvlink_runtime::files;
 
 use super::state::State;
 
@@ -60,7 +62,7 @@ pub fn update<T>(
     let (mut state, warning) = load(&path)?;
     let result = change(&mut state);
     let text = serde_json::to_vec(&state).map_err(|error| StoreError::new(&path, error))?;
-    replace(&path, &text).map_err(|error| StoreError::new(&path, error))?;
+    files::replace(&path, &text).map_err(|error| StoreError::new(&path, error))?;
     Ok(Updated {
         state,
         result,
@@ -122,19 +124,6 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("there are 1000 broken files; remove them"))
-}
-
-/// Replaces a file so that a reader sees the old content or the new one.
-pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let written = File::create(&temporary)
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        drop(fs::remove_file(&temporary));
-    }
-    written
 }
 
 fn lock(directory: &Path) -> Result<File, StoreError> {

@@ -143,14 +143,8 @@ impl Short {
         };
         Run {
             line: 1,
-            collective: Some(Known {
-                value: self.collective,
-                from,
-            }),
-            ranks: Some(Known {
-                value: self.gpus,
-                from,
-            }),
+            collective: Some(Known::new(self.collective, from)),
+            ranks: Some(Known::new(self.gpus, from)),
             nodes: self.nodes.map(|value| Known { value, from }),
             path: self.path.map(|value| Known { value, from }),
             nvls: self.nvls,

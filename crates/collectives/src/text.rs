@@ -438,12 +438,11 @@ impl Run {
         }
         let all = listed.is_some_and(|ranks| ranks as usize == self.devices.len());
         let hosts = u32::try_from(self.hosts().len()).ok().filter(|_| all);
-        let known = |value, from| Known { value, from };
         self.nodes = self
             .nodes
             .take()
-            .or(hosts.map(|hosts| known(hosts, Origin::Output)))
-            .or(log_nodes.map(|nodes| known(nodes, Origin::Log)));
+            .or(hosts.map(|hosts| Known::new(hosts, Origin::Output)))
+            .or(log_nodes.map(|nodes| Known::new(nodes, Origin::Log)));
         if let (Some(hosts), Some(nodes)) = (hosts, log_nodes)
             && nodes > hosts
         {

@@ -64,8 +64,7 @@ impl Chooser {
     pub(super) fn uuid(&self, resource: &str, id: &str) -> Option<String> {
         self.devices.part(resource, id)?;
         let index = self.gpu(resource, id)?;
-        let gpu = self.spec.gpus.iter().find(|gpu| gpu.index == index)?;
-        gpu.uuid.clone()
+        self.spec.gpu(index)?.uuid.clone()
     }
 
     /// Returns the index of a device's GPU.

@@ -167,8 +167,9 @@ impl Evidence {
             if let Some(traffic) = traffic.remove(&gpu.index) {
                 this.traffic.insert(uuid.clone(), traffic);
             }
-            let health = reading.health.iter().find(|one| one.gpu == gpu.index);
-            let Some(health) = health else { continue };
+            let Some(health) = reading.health_of(gpu.index) else {
+                continue;
+            };
             let broken = broken::is_broken(health);
             match health.recovery {
                 Some(_) => _ = this.verdicts.insert(uuid.clone(), broken),

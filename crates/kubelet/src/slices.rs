@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use kube::{
     ResourceExt,
-    core::{ApiResource, Object},
+    core::{ApiResource, GroupVersionKind, Object},
 };
 use nvlink_topology::bus_id;
 use serde::Deserialize;
@@ -19,13 +19,8 @@ pub type SliceObject = Object<Spec, Nothing>;
 
 /// Returns the API resource of the kind.
 pub fn resource() -> ApiResource {
-    ApiResource {
-        group: "resource.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "resource.k8s.io/v1".to_owned(),
-        kind: "ResourceSlice".to_owned(),
-        plural: "resourceslices".to_owned(),
-    }
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice");
+    ApiResource::from_gvk_with_plural(&kind, "resourceslices")
 }
 
 /// A part that is not read.
@@ -137,6 +132,20 @@ impl Slices {
 
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.0.retain(|name, _| keep(name));
+    }
+
+    /// Returns pool, name and identity of each device, those of the newest generation of each pool.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, &str, &Identity)> {
+        let generations = |pool: &str| {
+            let of_pool = self.0.values().filter(move |slice| slice.pool == pool);
+            of_pool.map(|slice| slice.generation).max()
+        };
+        let slices = self.0.values();
+        let current = slices.filter(move |one| generations(&one.pool) == Some(one.generation));
+        current.flat_map(|slice| {
+            let devices = slice.devices.iter();
+            devices.map(|(name, identity)| (&*slice.pool, &**name, identity))
+        })
     }
 
     /// Returns what identifies the GPU of a device. The newest generation of a pool is used.

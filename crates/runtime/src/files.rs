@@ -1,8 +1,9 @@
-//! Files that a program reads again when they change: configuration, certificates.
+//! Files that a program reads again when they change (configuration, certificates), and those that it
+//! replaces as a whole.
 
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -39,6 +40,23 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(reason));
     }
     Ok(content)
+}
+
+/// Replaces a file so that a reader sees the old content or the new one.
+///
+/// # Errors
+/// When it cannot be written; the old one stays.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let name = name.to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let written = File::create(&temporary)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        drop(fs::remove_file(&temporary));
+    }
+    written
 }
 
 /// Reads a file as [`read`] does, on a separate thread, so that a dead mount

@@ -141,14 +141,9 @@ fn reading(
             error,
         })?;
     Ok(Reading {
-        topology,
-        uncalibrated: None,
-        counters: Vec::new(),
-        health: Vec::new(),
-        lost: Vec::new(),
         matrix,
         warnings,
-        unread: Vec::new(),
+        ..Reading::of(topology)
     })
 }
 
@@ -183,25 +178,19 @@ fn of_recording(
 
 fn of_xml(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceError> {
     let node = node.map_or_else(host_name, str::to_owned);
-    let parsed = nccl_xml::parse(text, name, &node).map_err(|error| SourceError::Xml {
+    let parsed = nccl_xml::parse(text, name, &node).map_err(|error| SourceError::Line {
         name: name.to_owned(),
         error,
     })?;
-    let topology = NodeTopology::new(node, parsed.spec);
     Ok(Reading {
-        topology,
-        uncalibrated: None,
-        counters: Vec::new(),
-        health: Vec::new(),
-        lost: Vec::new(),
         matrix: Some(parsed.matrix),
         warnings: parsed.warnings,
-        unread: Vec::new(),
+        ..Reading::of(NodeTopology::new(node, parsed.spec))
     })
 }
 
 fn of_matrix(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceError> {
-    let matrix = topo_matrix::parse(text).map_err(|error| SourceError::Matrix {
+    let matrix = topo_matrix::parse(text).map_err(|error| SourceError::Line {
         name: name.to_owned(),
         error,
     })?;

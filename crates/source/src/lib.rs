@@ -36,8 +36,9 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use nvlink_topology::Invalid;
 
 use self::{
-    nccl_xml::XmlError, recording::RecordingError, sysfs::SysfsError, text::TextError,
-    topo_matrix::MatrixError,
+    recording::RecordingError,
+    sysfs::SysfsError,
+    text::{LineError, TextError},
 };
 
 pub use self::reading::{
@@ -63,13 +64,11 @@ pub enum SourceError {
     /// The input is not text.
     #[error("{name}: {error}")]
     Text { name: String, error: TextError },
+    /// The matrix or the NCCL topology is invalid.
     #[error("{name}: {error}")]
-    Matrix { name: String, error: MatrixError },
+    Line { name: String, error: LineError },
     #[error("{name}: {}", one_line(error))]
     Recording { name: String, error: RecordingError },
-    /// The NCCL topology is invalid.
-    #[error("{name}: {error}")]
-    Xml { name: String, error: XmlError },
     /// The kernel's PCI tree cannot be used.
     #[error("sysfs: {0}")]
     Sysfs(#[from] SysfsError),

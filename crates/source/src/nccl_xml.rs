@@ -20,31 +20,17 @@ use roxmltree::{Document, Error, Node, ParsingOptions};
 use self::device::{GpuDevice, NicDevice};
 use super::{
     pci::{Place, Tree},
+    text::LineError,
     topo_matrix::Matrix,
 };
 
 /// The maximum number of XML nodes. NCCL writes about ten for each GPU.
 const MAX_NODES: u32 = 100_000;
 
-/// Why a text is not a usable topology.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}")]
-pub struct XmlError {
-    /// Line of the text, from 1.
-    pub line: usize,
-    pub reason: String,
-}
-
-impl XmlError {
-    fn new(line: usize, reason: impl Into<String>) -> Self {
-        let reason = reason.into();
-        Self { line, reason }
-    }
-
-    fn at(node: Node<'_, '_>, reason: impl Into<String>) -> Self {
-        let position = node.document().text_pos_at(node.range().start);
-        Self::new(position.row as usize, reason)
-    }
+/// Returns the error of a node.
+fn wrong(node: Node<'_, '_>, reason: impl Into<String>) -> LineError {
+    let position = node.document().text_pos_at(node.range().start);
+    LineError::new(position.row as usize, reason)
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +47,7 @@ pub(crate) struct Topology {
 ///
 /// # Errors
 /// Anything but the topology of one node with at least one GPU, with the line.
-pub(crate) fn parse(text: &str, from: &str, node: &str) -> Result<Topology, XmlError> {
+pub(crate) fn parse(text: &str, from: &str, node: &str) -> Result<Topology, LineError> {
     bounds::check(text)?;
     let options = ParsingOptions {
         allow_dtd: false,
@@ -74,55 +60,52 @@ pub(crate) fn parse(text: &str, from: &str, node: &str) -> Result<Topology, XmlE
     check_hosts(&document)?;
     let gpus = device::gpus(&document)?;
     let nics = device::nics(&document)?;
-    complete(from, node, gpus, nics).map_err(|reason| XmlError::new(1, reason))
+    complete(from, node, gpus, nics).map_err(|reason| LineError::new(1, reason))
 }
 
 /// Converts the parser's error, and adds a line if the parser does not have one.
-fn syntax(text: &str, error: &Error) -> XmlError {
+fn syntax(text: &str, error: &Error) -> LineError {
     let line_of = |at: usize| 1 + text[..at].matches('\n').count();
     match error {
         Error::DtdDetected => {
             let line = line_of(text.find("<!DOCTYPE").unwrap_or_default());
-            XmlError::new(
+            LineError::new(
                 line,
                 "a document type definition; NCCL writes none, and it is not accepted",
             )
         }
         Error::UnclosedRootNode => {
             let line = line_of(text.trim_end().len());
-            XmlError::new(line, "the text ends inside an element: it is truncated")
+            LineError::new(line, "the text ends inside an element: it is truncated")
         }
-        Error::NodesLimitReached => XmlError::new(
+        Error::NodesLimitReached => LineError::new(
             1,
             format!("more than {MAX_NODES} elements: not the topology of one node"),
         ),
         error => {
             let words = error.to_string().replace(char::is_control, " ");
             let words = words.chars().take(200).collect::<String>();
-            XmlError::new(error.pos().row as usize, format!("not valid XML: {words}"))
+            LineError::new(error.pos().row as usize, format!("not valid XML: {words}"))
         }
     }
 }
 
-fn check_root(root: Node<'_, '_>) -> Result<(), XmlError> {
+fn check_root(root: Node<'_, '_>) -> Result<(), LineError> {
     let name: String = root.tag_name().name().chars().take(40).collect();
     match (name.as_str(), root.attribute("version")) {
         ("system", None | Some("1")) => Ok(()),
-        ("system", Some(_)) => Err(XmlError::at(root, "<system> has a version other than 1")),
-        ("graphs", _) => Err(XmlError::at(
+        ("system", Some(_)) => Err(wrong(root, "<system> has a version other than 1")),
+        ("graphs", _) => Err(wrong(
             root,
             "this is an NCCL_GRAPH_DUMP_FILE; use the file of NCCL_TOPO_DUMP_FILE",
         )),
-        _ => Err(XmlError::at(
-            root,
-            format!("<{name}>, expected NCCL's <system>"),
-        )),
+        _ => Err(wrong(root, format!("<{name}>, expected NCCL's <system>"))),
     }
 }
 
 /// Checks that all CPUs are of one host. The dump of a job on a multi-node
 /// fabric has the GPUs of all its nodes.
-fn check_hosts(document: &Document<'_>) -> Result<(), XmlError> {
+fn check_hosts(document: &Document<'_>) -> Result<(), LineError> {
     let mut first = None;
     for cpu in document
         .descendants()
@@ -133,7 +116,7 @@ fn check_hosts(document: &Document<'_>) -> Result<(), XmlError> {
         };
         if *first.get_or_insert(hash) != hash {
             let reason = "a second host (host_hash differs); use the dump of a job on one node";
-            return Err(XmlError::at(cpu, reason));
+            return Err(wrong(cpu, reason));
         }
     }
     Ok(())
@@ -161,19 +144,14 @@ fn complete(
             (nic, place)
         })
         .unzip();
+    let source = ReadFrom {
+        kind: SourceKind::File,
+        from: from.to_owned(),
+    };
     let mut spec = NodeTopologySpec {
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
-        source: ReadFrom {
-            kind: SourceKind::File,
-            from: from.to_owned(),
-        },
-        gpus,
-        lost: Vec::new(),
-        edges: Vec::new(),
         paths: tree.paths(&places),
-        domains: Vec::new(),
         nics,
+        ..NodeTopologySpec::of(source, gpus)
     };
     warnings.extend(spec.complete(node).map_err(|error| error.to_string())?);
     rate_edges(&mut spec, &generations);
@@ -213,10 +191,10 @@ fn rate_edges(spec: &mut NodeTopologySpec, generations: &[(u32, Option<Generatio
 }
 
 /// Checks that there are not more GPUs than a document may have.
-fn check_count(gpus: usize, last: Node<'_, '_>) -> Result<(), XmlError> {
+fn check_count(gpus: usize, last: Node<'_, '_>) -> Result<(), LineError> {
     match gpus <= MAX_GPUS {
         true => Ok(()),
-        false => Err(XmlError::at(last, format!("more than {MAX_GPUS} GPUs"))),
+        false => Err(wrong(last, format!("more than {MAX_GPUS} GPUs"))),
     }
 }
 

@@ -11,7 +11,6 @@
 
 mod address;
 mod counters;
-mod elf;
 mod error;
 mod events;
 mod fabric;
@@ -198,14 +197,12 @@ impl Session {
         let lost = history.lost(&gpus, &mut told.warnings);
         let counters = |(_, one): &(Device<'_>, Answered)| one.counters.clone();
         Ok(Reading {
-            topology: NodeTopology::new(node, spec),
-            uncalibrated: None,
             health: history.health(&gpus),
             lost,
             counters: gpus.answered.iter().flat_map(counters).collect(),
-            matrix: None,
             warnings: told.warnings,
             unread: told.unread,
+            ..Reading::of(NodeTopology::new(node, spec))
         })
     }
 

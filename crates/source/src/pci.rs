@@ -107,7 +107,7 @@ impl LinkRate {
 
     /// Returns the bytes per second, in one direction, of a path of `class`
     /// whose slowest link this is.
-    fn bytes_per_second(self, class: PathClass) -> u64 {
+    pub(crate) fn bytes_per_second(self, class: PathClass) -> u64 {
         bandwidth::pcie(self.generation, self.lanes, class)
     }
 }

@@ -28,6 +28,27 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Returns a reading of `topology` alone.
+    #[must_use]
+    pub(crate) fn of(topology: NodeTopology) -> Self {
+        Self {
+            topology,
+            uncalibrated: None,
+            counters: Vec::new(),
+            health: Vec::new(),
+            lost: Vec::new(),
+            matrix: None,
+            warnings: Vec::new(),
+            unread: Vec::new(),
+        }
+    }
+
+    /// Returns the health of the GPU `index`.
+    #[must_use]
+    pub fn health_of(&self, index: u32) -> Option<&GpuHealth> {
+        self.health.iter().find(|one| one.gpu == index)
+    }
+
     /// Returns the spec with constants for all bandwidths, with which measurements are compared:
     /// compared with themselves they would say nothing.
     #[must_use]
@@ -84,8 +105,9 @@ pub struct LinkCounters {
 }
 
 /// The counter from which the traffic of a link is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum CounterSource {
     /// Bytes, from NVLink 5 on (NVML fields 202 and 204).
     Nvlink5Bytes,
@@ -99,17 +121,26 @@ impl CounterSource {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nvlink5Bytes => "nvlink5_bytes",
-            Self::ThroughputData => "throughput_data",
-            Self::Gpm => "gpm",
-        }
+        self.into()
     }
 }
 
 /// Kinds of link errors. GPUs up to Hopper count the first five, GPUs with NVLink 5 the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ErrorKind {
     /// Flits with a wrong checksum.
     CrcFlit,
@@ -147,30 +178,27 @@ impl ErrorKind {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CrcFlit => "crc_flit",
-            Self::CrcData => "crc_data",
-            Self::Replay => "replay",
-            Self::Recovery => "recovery",
-            Self::EccData => "ecc_data",
-            Self::RecoveryFailed => "recovery_failed",
-            Self::MalformedPacket => "malformed_packet",
-            Self::BufferOverrun => "buffer_overrun",
-            Self::Receive => "receive",
-            Self::ReceiveRemote => "receive_remote",
-            Self::ReceiveGeneral => "receive_general",
-            Self::LocalLinkIntegrity => "local_link_integrity",
-            Self::TransmitDiscard => "transmit_discard",
-            Self::Effective => "effective",
-            Self::Symbol => "symbol",
-        }
+        self.into()
     }
 }
 
 /// Kinds of bit error ratio, as the fields `Effective_BER` and `Symbol_BER` of NVIDIA UFM's telemetry are defined:
 /// <https://docs.nvidia.com/networking/display/ufmenterpriseumv6242/low-frequency-(secondary)-telemetry-fields>.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum BitErrorKind {
     /// After forward error correction.
     Effective,
@@ -182,10 +210,7 @@ impl BitErrorKind {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Effective => "effective",
-            Self::Symbol => "symbol",
-        }
+        self.into()
     }
 }
 
@@ -213,8 +238,21 @@ pub struct GpuHealth {
 }
 
 /// A state of the remapping of rows of a GPU's memory (NVML's fields 144 and 145).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RowRemap {
     /// The next reset of the GPU remaps rows.
     Pending,
@@ -226,10 +264,7 @@ impl RowRemap {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Failed => "failed",
-        }
+        self.into()
     }
 }
 
@@ -245,8 +280,20 @@ pub struct FabricHealth {
 }
 
 /// State of a GPU's registration with its fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum FabricState {
     /// Not started: there is no fabric manager, or it does not know the GPU.
     NotStarted,
@@ -258,29 +305,31 @@ pub enum FabricState {
 }
 
 impl FabricState {
-    pub const ALL: [Self; 4] = [
-        Self::NotStarted,
-        Self::InProgress,
-        Self::Completed,
-        Self::Failed,
-    ];
-
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotStarted => "not_started",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-        }
+        self.into()
     }
 }
 
 /// A problem of a GPU's connection to its fabric, named after the masks
 /// `NVML_GPU_FABRIC_HEALTH_MASK_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum FabricCondition {
     /// Fewer links than the board has.
     DegradedBandwidth,
@@ -296,13 +345,7 @@ impl FabricCondition {
     /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DegradedBandwidth => "degraded_bandwidth",
-            Self::RouteRecovery => "route_recovery",
-            Self::RouteUnhealthy => "route_unhealthy",
-            Self::AccessTimeoutRecovery => "access_timeout_recovery",
-            Self::IncorrectConfiguration => "incorrect_configuration",
-        }
+        self.into()
     }
 }
 

@@ -62,10 +62,10 @@ struct TypeMeta {
 }
 
 #[derive(Clone, Debug)]
-pub struct Recording {
-    pub topology: NodeTopology,
+pub(crate) struct Recording {
+    pub(crate) topology: NodeTopology,
     /// Counters and health by ascending time; empty in a document that only describes the node.
-    pub samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample>,
 }
 
 /// Counters and health at one moment.
@@ -98,7 +98,7 @@ struct Samples {
 ///
 /// # Errors
 /// Anything but a document of this version, with the path of the first invalid key.
-pub fn parse(text: &str) -> Result<Recording, RecordingError> {
+pub(crate) fn parse(text: &str) -> Result<Recording, RecordingError> {
     // For another kind of object the error names the kind, not a missing `spec.gpus`.
     if let Ok(meta) = serde_json::from_str::<TypeMeta>(text) {
         let foreign = |path, found: Option<String>, expected: &'static str| match found {

@@ -27,7 +27,7 @@ pub use self::{
 };
 pub use board::{Profile, names, profile, profiles};
 
-pub struct SimSource {
+pub(crate) struct SimSource {
     profile: &'static Profile,
     name: String,
     control: Arc<Control>,
@@ -48,7 +48,7 @@ struct Node {
 impl SimSource {
     /// Creates a node of `profile` called `name`.
     #[must_use]
-    pub fn new(profile: &'static Profile, name: &str) -> Self {
+    pub(crate) fn new(profile: &'static Profile, name: &str) -> Self {
         Self {
             profile,
             name: name.to_owned(),
@@ -61,7 +61,7 @@ impl SimSource {
 
     /// Returns the source with the faults of `control`.
     #[must_use]
-    pub fn driven_by(self, control: Arc<Control>) -> Self {
+    pub(crate) fn driven_by(self, control: Arc<Control>) -> Self {
         Self { control, ..self }
     }
 }
@@ -115,14 +115,12 @@ impl Source for SimSource {
         };
         self.counters.reset(&events.resets);
         Ok(Reading {
-            topology: node.topology.clone(),
-            uncalibrated: None,
             counters: self.counters.read(self.profile, gpus, wrong, now),
             health: health::read(self.profile, gpus, wrong, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),
-            unread: Vec::new(),
+            ..Reading::of(node.topology.clone())
         })
     }
 }

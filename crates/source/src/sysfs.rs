@@ -79,7 +79,7 @@ impl SysfsError {
 }
 
 /// The kernel's PCI tree below a root directory.
-pub struct SysfsSource {
+pub(crate) struct SysfsSource {
     root: PathBuf,
     node: Option<String>,
 }
@@ -88,7 +88,7 @@ impl SysfsSource {
     /// Creates a source of the tree below `root` (by default `/`) for the node
     /// `node` (by default the host's name).
     #[must_use]
-    pub fn new(root: Option<&str>, node: Option<String>) -> Self {
+    pub(crate) fn new(root: Option<&str>, node: Option<String>) -> Self {
         let root = root.unwrap_or("/").into();
         Self { root, node }
     }
@@ -137,19 +137,14 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     let (gpus, places) = gpus(&root, &mut warnings)?;
     let nics = nic::read(&root, tree, &places)?;
     warnings.extend(nics.warnings);
+    let source = ReadFrom {
+        kind: SourceKind::Sysfs,
+        from: from.clone(),
+    };
     let mut spec = NodeTopologySpec {
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
-        source: ReadFrom {
-            kind: SourceKind::Sysfs,
-            from: from.clone(),
-        },
-        gpus,
-        lost: Vec::new(),
-        edges: Vec::new(),
         paths: tree.paths(&places),
-        domains: Vec::new(),
         nics: nics.nics,
+        ..NodeTopologySpec::of(source, gpus)
     };
     let odd = spec
         .complete(node)
@@ -157,14 +152,9 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     warnings.extend(odd);
     let matrix = tree.matrix(&spec, &places, &nics.places);
     Ok(Reading {
-        topology: NodeTopology::new(node, spec),
-        uncalibrated: None,
-        counters: Vec::new(),
-        health: Vec::new(),
-        lost: Vec::new(),
         matrix: Some(matrix),
         warnings,
-        unread: Vec::new(),
+        ..Reading::of(NodeTopology::new(node, spec))
     })
 }
 

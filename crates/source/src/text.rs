@@ -3,7 +3,7 @@
 use std::io::Read;
 
 /// The largest accepted input. The recording of a node with 128 GPUs is smaller than 3 MiB.
-pub const MAX_BYTES: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// Why an input is not text that can be parsed.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum TextError {
     /// It is empty or only white space.
     #[error("the input is empty (did the command that should write it fail?)")]
     Empty,
-    /// It is larger than [`MAX_BYTES`].
+    /// It is larger than 16 MiB.
     #[error("the input is larger than {} MiB", MAX_BYTES >> 20)]
     TooLarge,
     /// It has NUL bytes and no UTF-16 byte order mark.
@@ -34,7 +34,24 @@ pub enum TextError {
     },
 }
 
-/// Reads all of `input`, up to [`MAX_BYTES`].
+/// Why a text is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct LineError {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What is wrong in this line.
+    pub reason: String,
+}
+
+impl LineError {
+    pub(crate) fn new(line: usize, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { line, reason }
+    }
+}
+
+/// Reads all of `input`, up to 16 MiB.
 ///
 /// # Errors
 /// When it cannot be read, or is larger.

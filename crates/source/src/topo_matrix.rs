@@ -1,10 +1,9 @@
 //! The text of `nvidia-smi topo -m`, as found in captures, issues and chat logs.
 //!
 //! The parser is tolerant of form: escapes, tabs or blanks, quotes and surrounding
-//! prose, a second `-p2p` matrix, a missing legend, lines that a terminal or a mail
-//! program wrapped. It is strict about content: a matrix that is truncated, has
-//! joined cells or contradicts itself is refused with its line, since a wrong
-//! relation would place jobs wrongly.
+//! prose, a second `-p2p` matrix, a missing legend. It is strict about content: a
+//! matrix that is truncated or wrapped, has joined cells or contradicts itself is
+//! refused with its line, since a wrong relation would place jobs wrongly.
 
 mod cell;
 mod check;
@@ -13,9 +12,9 @@ mod line;
 mod read;
 mod spec;
 mod tail;
-mod wrapped;
 
-use line::{NumberedLine, unquoted, without_escapes};
+use super::text::LineError;
+use line::{unquoted, without_escapes};
 
 pub use cell::Relation;
 pub use spec::{of_document, spec};
@@ -23,33 +22,13 @@ pub use spec::{of_document, spec};
 /// What to do about a text that was damaged by copying.
 const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and use that file";
 
-/// Why a text is not a usable matrix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}")]
-pub struct MatrixError {
-    /// Line of the text, from 1.
-    pub line: usize,
-    /// What is wrong in this line.
-    pub reason: String,
-}
-
-impl MatrixError {
-    fn new(line: usize, reason: impl Into<String>) -> Self {
-        Self {
-            line,
-            reason: reason.into(),
-        }
-    }
-}
-
 /// Parses the topology matrix in `text`.
 ///
 /// # Errors
 /// No such matrix, two of them, or one that is truncated or contradicts itself.
-pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
+pub fn parse(text: &str) -> Result<Matrix, LineError> {
     let lines = text.lines().map(|line| without_escapes(unquoted(line)));
-    let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
-    read::read(&lines).or_else(|error| wrapped::read(&lines, error))
+    read::read((1..).zip(lines))
 }
 
 /// A complete and consistent matrix.

@@ -50,8 +50,8 @@ pub use graph::Graph;
 pub use missing::{missing_gpus, missing_links};
 pub use model::{
     API_VERSION, Allocation, Comparison, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND,
-    Link, Lost, Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass,
-    Remote, RemoteKind, Source, SourceKind, VERSION, Via,
+    Link, Lost, Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, PLURAL, Path,
+    PathClass, Remote, RemoteKind, Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};
 pub use recovery::RecoveryAction;

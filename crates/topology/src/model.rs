@@ -20,6 +20,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const API_VERSION: &str = "nvlink-domains.io/v1alpha1";
 /// Kind of [`NodeTopology`].
 pub const KIND: &str = "NodeTopology";
+/// The plural of the kind, as in URLs.
+pub const PLURAL: &str = "nodetopologies";
 
 /// One node: its GPUs, how they reach each other, and who uses them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

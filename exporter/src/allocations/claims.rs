@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt, stream};
 use kube::{
     Api, Client,
-    core::{ApiResource, Object},
+    core::{ApiResource, GroupVersionKind, Object},
 };
 use nvlink_kubelet::podresources::{ClaimResource, DynamicResource, ListPodResourcesResponse};
 use nvlink_kubelet::slices::{DRIVER, Nothing};
@@ -193,11 +193,6 @@ struct Granted {
 }
 
 fn resource() -> ApiResource {
-    ApiResource {
-        group: "resource.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "resource.k8s.io/v1".to_owned(),
-        kind: "ResourceClaim".to_owned(),
-        plural: "resourceclaims".to_owned(),
-    }
+    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceClaim");
+    ApiResource::from_gvk_with_plural(&kind, "resourceclaims")
 }

@@ -67,7 +67,7 @@ impl Judge {
                 domains: (spec.knows_nvlink() && !allocation.gpus.is_empty())
                     .then(|| domains(spec, &allocation.gpus)),
                 lost: Vec::new(),
-                model: model(spec, &allocation.gpus),
+                model: spec.model_of(&allocation.gpus).map(str::to_owned),
                 path: spec.slowest_path(&allocation.gpus),
                 class: None,
                 project: None,
@@ -144,26 +144,12 @@ fn verdict(graph: &Graph, question: &Question) -> Verdict {
     }
 }
 
-/// Returns the model of `gpus`; `None` if they differ or one does not report it.
-fn model(spec: &NodeTopologySpec, gpus: &[u32]) -> Option<String> {
-    let of = |index: &u32| {
-        let gpu = spec.gpus.iter().find(|gpu| gpu.index == *index);
-        gpu.and_then(|gpu| gpu.model.as_deref())
-    };
-    let (first, rest) = gpus.split_first()?;
-    let model = of(first)?;
-    let alike = rest.iter().all(|gpu| of(gpu) == Some(model));
-    alike.then(|| model.to_owned())
-}
-
 /// Returns the number of NVLink domains of the GPUs; a GPU outside any domain counts as
 /// one.
 fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
     let domains = spec.domains.iter();
     let touched = domains.filter(|one| gpus.iter().any(|gpu| one.gpus.contains(gpu)));
-    let alone = gpus
-        .iter()
-        .filter(|gpu| !spec.domains.iter().any(|one| one.gpus.contains(gpu)));
+    let alone = gpus.iter().filter(|&&gpu| spec.domain_of(gpu).is_none());
     touched.count() + alone.count()
 }
 

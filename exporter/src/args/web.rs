@@ -1,6 +1,6 @@
 //! Flags of serving, under the names that Prometheus exporters use.
 
-use std::{convert::Infallible, fmt::Write, path::PathBuf};
+use std::{convert::Infallible, path::PathBuf};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::UnknownArgumentValueParser,
@@ -101,26 +101,24 @@ impl Args for Collectors {
             .action(ArgAction::SetTrue)
             .help_heading(HEADING)
             .help("Serve only what a --collector.NAME switches on");
-        Group::SWITCHED
-            .into_iter()
-            .fold(command.arg(disable), |command, group| {
-                let (on, off) = (on(group), off(group));
-                let switch = |name: &str, other: &str| {
-                    Arg::new(name.to_owned())
-                        .long(name.to_owned())
-                        .action(ArgAction::SetTrue)
-                        .overrides_with(other.to_owned())
-                        .help_heading(HEADING)
-                };
-                let no = off.to_uppercase().replace(['-', '.'], "_");
-                let off_arg = switch(&off, &on)
-                    .env(format!("NVLINK_EXPORTER_{no}"))
-                    .help(format!("Leave out {}", names(group)));
-                let on_arg = switch(&on, &off).help(format!(
-                    "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
-                ));
-                command.arg(on_arg).arg(off_arg)
-            })
+        Group::switched().fold(command.arg(disable), |command, group| {
+            let (on, off) = (on(group), off(group));
+            let switch = |name: &str, other: &str| {
+                Arg::new(name.to_owned())
+                    .long(name.to_owned())
+                    .action(ArgAction::SetTrue)
+                    .overrides_with(other.to_owned())
+                    .help_heading(HEADING)
+            };
+            let no = off.to_uppercase().replace(['-', '.'], "_");
+            let off_arg = switch(&off, &on)
+                .env(format!("NVLINK_EXPORTER_{no}"))
+                .help(format!("Leave out {}", names(group)));
+            let on_arg = switch(&on, &off).help(format!(
+                "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
+            ));
+            command.arg(on_arg).arg(off_arg)
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -136,7 +134,7 @@ impl FromArgMatches for Collectors {
             true => set(&on(group)) && !set(&off(group)),
             false => !set(&off(group)),
         };
-        let wanted = Group::SWITCHED.into_iter().filter(wanted);
+        let wanted = Group::switched().filter(wanted);
         Ok(Self(wanted.fold(Groups::NONE, Groups::with)))
     }
 
@@ -147,22 +145,18 @@ impl FromArgMatches for Collectors {
 }
 
 fn on(group: Group) -> String {
-    format!("collector.{}", group.as_str())
+    format!("collector.{group}")
 }
 
 fn off(group: Group) -> String {
-    format!("no-collector.{}", group.as_str())
+    format!("no-collector.{group}")
 }
 
 /// Lists the families of a group, for its help text.
 fn names(group: Group) -> String {
-    let mut text = String::new();
-    for family in FAMILIES.iter().filter(|family| family.group == group) {
-        let comma = if text.is_empty() { "" } else { ", " };
-        // Writing to a string never fails.
-        let _ = write!(text, "{comma}{}", family.sample_name());
-    }
-    text
+    let families = FAMILIES.iter().filter(|family| family.group == group);
+    let names: Vec<_> = families.map(|family| family.sample_name()).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
@@ -186,7 +180,7 @@ mod tests {
     #[test]
     fn collector_flags_work_as_in_node_exporter() {
         let groups = |args: &[&str]| parse(args).collectors.0;
-        let all = Group::SWITCHED.into_iter().fold(Groups::NONE, Groups::with);
+        let all = Group::switched().fold(Groups::NONE, Groups::with);
         assert_eq!(groups(&[]), all);
         assert_eq!(groups(&["--no-collector.peer"]), all.without(Group::Peer));
         assert_eq!(groups(&["--no-collector.peer", "--collector.peer"]), all);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
+use nvlink_runtime::files;
 use nvlink_source::{Reading, Source, SourceError, recording::Recorder};
 use nvlink_topology::NodeTopologySpec;
 use tokio::{
@@ -231,19 +232,6 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
         }
         _ => path,
     };
-    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    let mut temporary = name.to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
     check_directory(path)?;
-    let temporary = path.with_file_name(temporary);
-    let written = fs::File::create(&temporary)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())
-                .and_then(|()| file.sync_all())
-        })
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        drop(fs::remove_file(&temporary));
-    }
-    written
+    files::replace(path, text.as_bytes())
 }

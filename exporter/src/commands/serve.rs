@@ -140,7 +140,7 @@ fn measure(supervisor: &Supervisor, args: &ServeArgs, latest: &Arc<Latest>, inbo
     let follower = Follower {
         directory: args.collectives.clone(),
         inbox,
-        node: Arc::clone(latest),
+        node: latest.clone(),
         interval: args.collection_interval,
     };
     let name = "the reader of benchmark results";

@@ -8,6 +8,7 @@ use nvlink_collectives::{
     state::{Class, Entry},
 };
 use nvlink_topology::Comparison;
+use strum::IntoEnumIterator;
 
 use super::{
     families,
@@ -66,7 +67,7 @@ fn counts(out: &mut Writer<'_>, all: &[Entry]) -> fmt::Result {
         let count = failures.get(&reason).copied();
         Value::Whole(count.unwrap_or(0))
     };
-    let reasons = |entry| Reason::ALL.into_iter().map(move |reason| (entry, reason));
+    let reasons = |entry| Reason::iter().map(move |reason| (entry, reason));
     let failures = all.iter().flat_map(reasons).map(|(entry, reason)| {
         let labels = of_reason(&entry.class, reason);
         (labels, count(&entry.failures, reason))

@@ -4,6 +4,7 @@ use std::fmt;
 
 use nvlink_source::{FabricState, GpuHealth, Reading};
 use nvlink_topology::RecoveryAction;
+use strum::IntoEnumIterator;
 
 use super::{
     families,
@@ -15,7 +16,7 @@ use super::{
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));
     let states = fabrics().flat_map(|([gpu, uuid], fabric)| {
-        FabricState::ALL.into_iter().map(move |state| {
+        FabricState::iter().map(move |state| {
             let labels = [gpu, uuid, state.as_str().into()];
             (labels, Value::Whole((state == fabric.state).into()))
         })

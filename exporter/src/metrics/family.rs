@@ -1,6 +1,7 @@
 //! A family of metrics, and its labels and values.
 
 use prometheus_client::metrics::MetricType;
+use strum::IntoEnumIterator;
 
 #[derive(Debug)]
 pub struct Family {
@@ -20,19 +21,27 @@ pub struct Family {
     pub series: &'static str,
 }
 
-/// The unit of a family's values, or the values that there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The unit of a family's values, or the values that there are, with the words in the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Unit {
     /// Its labels say everything.
+    #[strum(serialize = "always 1")]
     One,
+    #[strum(serialize = "0 or 1")]
     ZeroOrOne,
     Bytes,
+    #[strum(serialize = "bytes per second")]
     BytesPerSecond,
     Seconds,
+    #[strum(serialize = "seconds since 1970")]
     UnixTime,
+    #[strum(serialize = "ratio, 0 to 1")]
     Ratio,
+    #[strum(serialize = "ratio, about 1")]
     RatioAboutOne,
     Links,
+    #[strum(serialize = "GPUs")]
     Gpus,
     Domains,
     Errors,
@@ -43,34 +52,11 @@ pub enum Unit {
     Lines,
 }
 
-impl Unit {
-    /// Returns the words in the documentation.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::One => "always 1",
-            Self::ZeroOrOne => "0 or 1",
-            Self::Bytes => "bytes",
-            Self::BytesPerSecond => "bytes per second",
-            Self::Seconds => "seconds",
-            Self::UnixTime => "seconds since 1970",
-            Self::Ratio => "ratio, 0 to 1",
-            Self::RatioAboutOne => "ratio, about 1",
-            Self::Links => "links",
-            Self::Gpus => "GPUs",
-            Self::Domains => "domains",
-            Self::Errors => "errors",
-            Self::Failures => "failures",
-            Self::Runs => "runs",
-            Self::Clients => "clients",
-            Self::Restarts => "restarts",
-            Self::Lines => "lines",
-        }
-    }
-}
-
-/// Families that are switched on and off together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Families that are switched on and off together, by their words in the flag `--collector.WORD`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumIter, strum::EnumString,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum Group {
     /// GPUs and their missing links.
     Gpu,
@@ -94,36 +80,9 @@ pub enum Group {
 }
 
 impl Group {
-    /// All groups that can be switched off.
-    pub const SWITCHED: [Self; 10] = [
-        Self::Gpu,
-        Self::Link,
-        Self::Throughput,
-        Self::Error,
-        Self::Peer,
-        Self::Domain,
-        Self::Fabric,
-        Self::Xid,
-        Self::Placement,
-        Self::Collective,
-    ];
-
-    /// Returns its word in the flag `--collector.WORD`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::Link => "link",
-            Self::Throughput => "throughput",
-            Self::Error => "error",
-            Self::Peer => "peer",
-            Self::Domain => "domain",
-            Self::Fabric => "fabric",
-            Self::Xid => "xid",
-            Self::Placement => "placement",
-            Self::Collective => "collective",
-            Self::Exporter => "exporter",
-        }
+    /// Returns all groups that can be switched off.
+    pub fn switched() -> impl Iterator<Item = Self> {
+        Self::iter().filter(|one| *one != Self::Exporter)
     }
 }
 
@@ -153,38 +112,6 @@ impl Groups {
     pub fn contains(self, group: Group) -> bool {
         group == Group::Exporter || self.0 & 1 << group as u16 != 0
     }
-}
-
-pub(super) const fn gauge(
-    group: Group,
-    name: &'static str,
-    unit: Unit,
-    labels: &'static [&'static str],
-    series: &'static str,
-    help: &'static str,
-) -> Family {
-    Family {
-        name,
-        unit,
-        help,
-        kind: MetricType::Gauge,
-        labels,
-        group,
-        series,
-    }
-}
-
-pub(super) const fn counter(
-    group: Group,
-    name: &'static str,
-    unit: Unit,
-    labels: &'static [&'static str],
-    series: &'static str,
-    help: &'static str,
-) -> Family {
-    let kind = MetricType::Counter;
-    let gauge = gauge(group, name, unit, labels, series, help);
-    Family { kind, ..gauge }
 }
 
 /// A label's value. The series omits a label with an unknown value.

@@ -36,8 +36,7 @@ fn infos(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let gpus = &node.spec.gpus;
     let name = Label::Text(&node.metadata.name);
     let infos = gpus.iter().map(|gpu| {
-        let mut domains = node.spec.domains.iter();
-        let domain = domains.find(|one| one.gpus.contains(&gpu.index));
+        let domain = node.spec.domain_of(gpu.index);
         let labels = [
             gpu.index.into(),
             gpu.uuid.as_deref().into(),

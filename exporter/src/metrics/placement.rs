@@ -20,7 +20,7 @@ pub(super) fn write(
     let held = judged.iter().flat_map(|one| {
         let present = one.allocation.gpus.iter().filter_map(move |&index| {
             let [gpu, uuid] = ids(by_index(&spec.gpus, index)?);
-            let domain = spec.domains.iter().find(|one| one.gpus.contains(&index));
+            let domain = spec.domain_of(index);
             let [namespace, pod, container] = holder(one);
             let domain = domain.map(|domain| &*domain.id).into();
             let labels = [gpu, uuid, namespace, pod, container, domain];

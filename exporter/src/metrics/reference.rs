@@ -6,21 +6,20 @@ use super::{FAMILIES, Family, Group};
 /// Returns all families, in one table per group.
 #[must_use]
 pub fn reference() -> String {
-    let groups = Group::SWITCHED.into_iter().chain([Group::Exporter]);
+    let groups = Group::switched().chain([Group::Exporter]);
     groups.map(section).collect::<Vec<_>>().join("\n")
 }
 
 fn section(group: Group) -> String {
-    let name = group.as_str();
     let switch = match group {
         Group::Exporter => "Always enabled.".to_owned(),
-        _ => format!("Disabled by `--no-collector.{name}`."),
+        _ => format!("Disabled by `--no-collector.{group}`."),
     };
     let families = FAMILIES.iter().filter(|family| family.group == group);
     let rows: String = families.map(|family| row(family)).collect();
     let note = note(group);
     format!(
-        "## {name}\n\n{switch}\n\n| name | type | unit | labels | meaning |\n|---|---|---|---|---|\n{rows}{note}"
+        "## {group}\n\n{switch}\n\n| name | type | unit | labels | meaning |\n|---|---|---|---|---|\n{rows}{note}"
     )
 }
 
@@ -79,7 +78,7 @@ fn row(family: &Family) -> String {
         "| `{}` | {} | {} | {} | {} |\n",
         family.sample_name(),
         family.kind.as_str(),
-        family.unit.as_str(),
+        family.unit,
         labels.join(" "),
         family.help
     )

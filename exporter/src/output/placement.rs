@@ -1,7 +1,7 @@
 //! Explains a placement.
 
 use nvlink_topology::{
-    BrokenGpus, Edge, Fault, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via,
+    BrokenGpus, Fault, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via,
     calibration::Measured,
 };
 use serde::Serialize;
@@ -185,10 +185,11 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
     let mut way = first.to_string();
     let mut from = *first;
     for &to in rest.iter().chain(ring.then_some(first)) {
-        let pair = (from.min(to), from.max(to));
-        let edge = spec.edges.iter().find(|edge| (edge.a, edge.b) == pair);
-        let path = spec.paths.iter().find(|path| (path.a, path.b) == pair);
-        let word = match (edge, through(pair, &placement.gpus, spec)) {
+        let path = spec.path(from, to);
+        let word = match (
+            spec.edge(from, to),
+            through((from, to), &placement.gpus, spec),
+        ) {
             (Some(edge), _) => format!("NV{}", edge.links),
             (None, Some((links, gpu))) => format!("NV{links} through {gpu}"),
             (None, None) => {
@@ -207,9 +208,8 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
 /// paths, it returns the one through the GPU with the lowest index.
 fn through(ends: (u32, u32), gpus: &[u32], spec: &NodeTopologySpec) -> Option<(u32, u32)> {
     let links = |a: u32, b: u32| {
-        let pair = (a.min(b), a.max(b));
-        let direct = |edge: &&Edge| (edge.a, edge.b) == pair && edge.via == Via::Direct;
-        spec.edges.iter().find(direct).map(|edge| edge.links)
+        let direct = spec.edge(a, b).filter(|edge| edge.via == Via::Direct);
+        direct.map(|edge| edge.links)
     };
     let way = |&gpu: &u32| Some((links(ends.0, gpu)?.min(links(gpu, ends.1)?), gpu));
     let widest = |&(links, gpu): &(u32, u32)| (links, std::cmp::Reverse(gpu));

@@ -110,10 +110,7 @@ fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
         let mut links = gpu.links.iter().flatten();
         product.is_none() && links.all(|link| link.bytes_per_second.is_none())
     };
-    let unknown = |index: u32| {
-        let gpu = spec.gpus.iter().find(|gpu| gpu.index == index);
-        gpu.is_some_and(unknown)
-    };
+    let unknown = |index: u32| spec.gpu(index).is_some_and(unknown);
     let inside = |gpu: u32| domain.gpus.contains(&gpu);
     let is_assumed = |edge: &&Edge| {
         inside(edge.a)

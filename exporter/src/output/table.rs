@@ -81,10 +81,7 @@ fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
             .unwrap_or("-".into())
     };
     for gpu in &spec.gpus {
-        let domain = spec
-            .domains
-            .iter()
-            .find(|domain| domain.gpus.contains(&gpu.index));
+        let domain = spec.domain_of(gpu.index);
         rows.push(vec![
             gpu.index.to_string(),
             dash(gpu.numa_node.map(|numa| numa.to_string())),
@@ -145,7 +142,7 @@ fn domains(node: &NodeTopology) -> String {
         .gpus
         .iter()
         .map(|gpu| gpu.index)
-        .filter(|gpu| !spec.domains.iter().any(|domain| domain.gpus.contains(gpu)))
+        .filter(|&gpu| spec.domain_of(gpu).is_none())
         .collect();
     if !alone.is_empty() {
         rows.push(vec![

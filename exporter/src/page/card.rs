@@ -4,7 +4,7 @@ use nvlink_source::FabricState;
 use nvlink_topology::Gpu;
 
 use super::{
-    html::{count, escape, percent, rate},
+    html::{count, escape, percent, rate, spaced},
     lane::{Lane, State},
     scene::Scene,
     trouble,
@@ -45,12 +45,11 @@ fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
             &format!("✕ {} missing", count(missing as usize, "link")),
         ),
     }
-    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index);
+    let health = scene.data.health_of(gpu.index);
     let fabric = health.and_then(|health| health.fabric.as_ref());
     let state = fabric.map(|fabric| fabric.state);
     if let Some(state) = state.filter(|&state| state != FabricState::Completed) {
-        let state = state.as_str().replace('_', " ");
-        badge("bad", &format!("✕ fabric {state}"));
+        badge("bad", &format!("✕ fabric {}", spaced(state.as_str())));
     }
     if lanes.iter().any(|lane| lane.state() == State::Rising) {
         badge("warning", "▲ new errors");
@@ -60,8 +59,7 @@ fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     }
     let conditions = fabric.iter().flat_map(|fabric| &fabric.conditions);
     for (condition, _) in conditions.filter(|(_, holds)| *holds) {
-        let condition = condition.as_str().replace('_', " ");
-        badge("warning", &format!("▲ {condition}"));
+        badge("warning", &format!("▲ {}", spaced(condition.as_str())));
     }
     if gpu.mig_enabled {
         badge("plain", "MIG");
@@ -184,9 +182,8 @@ fn more(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
 }
 
 fn fabric(scene: &Scene<'_>, gpu: &Gpu) -> Option<String> {
-    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index)?;
-    let state = health.fabric.as_ref()?.state;
-    Some(state.as_str().replace('_', " "))
+    let health = scene.data.health_of(gpu.index)?;
+    Some(spaced(health.fabric.as_ref()?.state.as_str()))
 }
 
 fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {

@@ -45,7 +45,7 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
     let alone: Vec<&Gpu> = spec
         .gpus
         .iter()
-        .filter(|gpu| !spec.domains.iter().any(|one| one.gpus.contains(&gpu.index)))
+        .filter(|gpu| spec.domain_of(gpu.index).is_none())
         .collect();
     if !alone.is_empty() {
         html += &outside(scene, &alone);

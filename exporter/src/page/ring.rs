@@ -58,10 +58,7 @@ fn node(place: &Place, bad: bool) -> String {
 
 /// Lists the pairs of a domain that no NVLink joins, each once: `0 to 5-7, 1 to 4`.
 pub(super) fn apart(scene: &Scene<'_>, domain: &Domain) -> Option<String> {
-    let joined = |a: u32, b: u32| {
-        let mut edges = scene.spec().edges.iter();
-        edges.any(|edge| (edge.a, edge.b) == (a, b))
-    };
+    let joined = |a: u32, b: u32| scene.spec().edge(a, b).is_some();
     let of = |&gpu: &u32| {
         let others = domain.gpus.iter().copied().filter(|&other| other > gpu);
         let apart: Vec<u32> = others.filter(|&other| !joined(gpu, other)).collect();

@@ -4,7 +4,7 @@ use nvlink_source::{FabricState, GpuHealth, RowRemap};
 use nvlink_topology::{Fault, Gpu, RecoveryAction, missing_gpus};
 
 use super::{
-    html::{count, escape, gpus},
+    html::{count, escape, gpus, percent, spaced},
     lane::State,
     scene::Scene,
 };
@@ -93,17 +93,12 @@ fn fabric(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
             continue;
         };
         if fabric.state != FabricState::Completed {
-            let state = fabric.state.as_str().replace('_', " ");
+            let state = spaced(fabric.state.as_str());
             add(all, Level::Bad, gpu, format!("NVLink fabric is {state}"));
         }
         for (condition, _) in fabric.conditions.iter().filter(|(_, holds)| *holds) {
-            let condition = condition.as_str().replace('_', " ");
-            add(
-                all,
-                Level::Warning,
-                gpu,
-                format!("fabric reports {condition}"),
-            );
+            let text = format!("fabric reports {}", spaced(condition.as_str()));
+            add(all, Level::Warning, gpu, text);
         }
     }
 }
@@ -116,8 +111,8 @@ fn verdict(health: &GpuHealth, all: &mut Vec<Trouble>) {
             true => Level::Bad,
             false => Level::Warning,
         };
-        let action = action.as_str().replace('_', " ");
-        add(all, level, gpu, format!("the driver asks for: {action}"));
+        let text = format!("the driver asks for: {}", spaced(action.as_str()));
+        add(all, level, gpu, text);
     }
     for (state, _) in health.row_remap.iter().filter(|(_, holds)| *holds) {
         let (level, text) = match state {
@@ -161,8 +156,8 @@ fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
 /// Lists the XIDs by which the GPU is still marked as broken and that happened before the
 /// exporter started.
 fn earlier_xids(scene: &Scene<'_>, gpu: &Gpu, all: &mut Vec<Trouble>) {
-    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index);
     let counted = |xid: u64| {
+        let health = scene.data.health_of(gpu.index);
         let xids = health.and_then(|health| health.xids.as_ref());
         xids.into_iter().flatten().any(|(one, _)| *one == xid)
     };
@@ -187,12 +182,8 @@ fn allocations(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
     let placements = scene.view.placements.as_ref();
     let health = placements.and_then(|one| one.health.as_ref());
     if let Some(error) = health.and_then(|health| health.error.as_ref()) {
-        add(
-            all,
-            Level::Warning,
-            None,
-            format!("allocations are not known: {error}"),
-        );
+        let text = format!("allocations are not known: {error}");
+        add(all, Level::Warning, None, text);
     }
     for job in &scene.jobs {
         let quality = job.judged.and_then(|judged| judged.quality_node);
@@ -201,7 +192,7 @@ fn allocations(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
             let text = format!(
                 "job {} ({name}) is placed at {} of the best",
                 job.mark,
-                super::html::percent(quality)
+                percent(quality)
             );
             add(all, Level::Warning, None, text);
             if let Some(last) = all.last_mut() {

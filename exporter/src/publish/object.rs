@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
 };
-use nvlink_topology::{API_VERSION, KIND, NodeTopology};
+use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopology, PLURAL, VERSION};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found, status};
@@ -27,8 +28,21 @@ pub(super) enum Outcome {
 }
 
 pub(super) fn api(client: &Client) -> Api<DynamicObject> {
-    let resource = nvlink_api::node_topology::resource();
+    let kind = GroupVersionKind::gvk(GROUP, VERSION, KIND);
+    let resource = ApiResource::from_gvk_with_plural(&kind, PLURAL);
     Api::all_with(client.clone(), &resource)
+}
+
+/// Reads the object; `None` if it or its kind does not exist.
+pub(super) async fn get(
+    client: &Client,
+    name: &str,
+) -> Result<Option<DynamicObject>, PublishError> {
+    match api(client).get(name).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(PublishError::api("reading NodeTopology", name, error)),
+    }
 }
 
 /// Applies the spec. If it has other GPUs than the present one, it first removes
@@ -41,17 +55,11 @@ pub(super) async fn apply(
     record: &Record,
 ) -> Result<Outcome, PublishError> {
     let name = node.name_any();
-    let failed = |what, error| Err(PublishError::api(what, &name, error));
     let owner = json!({
         "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid(),
     });
     let spec = json!(topology.spec);
-    let api = api(client);
-    let present = match api.get(&name).await {
-        Ok(present) => Some(present),
-        Err(error) if is_not_found(&error) => None,
-        Err(error) => return failed("reading NodeTopology", error),
-    };
+    let present = get(client, &name).await?;
     let mut object = json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -74,26 +82,24 @@ pub(super) async fn apply(
         }
     }
     let params = PatchParams::apply(MANAGER).force();
+    let api = api(client);
     match api.patch(&name, &params, &Patch::Apply(&object)).await {
         Ok(_) => Ok(Outcome::Written),
         // Applying creates a missing object, so it is the kind that is missing.
         Err(error) if is_not_found(&error) => Ok(Outcome::NoCrd),
-        Err(error) => failed("applying NodeTopology", error),
+        Err(error) => Err(PublishError::api("applying NodeTopology", &name, error)),
     }
 }
 
 /// Reads the record of an earlier process; it is empty if there is none, or if its version
 /// cannot be parsed.
 pub(super) async fn read_record(client: &Client, name: &str) -> Result<Record, PublishError> {
-    match api(client).get(name).await {
-        Ok(present) => {
-            let text = present.annotations().get(XIDS);
-            let record = text.and_then(|text| serde_json::from_str(text).ok());
-            Ok(record.unwrap_or_default())
-        }
-        Err(error) if is_not_found(&error) => Ok(Record::default()),
-        Err(error) => Err(PublishError::api("reading NodeTopology", name, error)),
-    }
+    let present = get(client, name).await?;
+    let record = present.and_then(|present| {
+        let text = present.annotations().get(XIDS)?;
+        serde_json::from_str(text).ok()
+    });
+    Ok(record.unwrap_or_default())
 }
 
 /// Deletes the object; succeeds also if the object or its kind does not exist.

@@ -17,11 +17,8 @@ use nvlink_topology::{API_VERSION, Allocation, Gpu, KIND, NodeTopologyStatus};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
-use super::{BACKOFF, PublishError, is_conflict, is_not_found, object};
-use crate::{
-    placement::Keys,
-    statistics::{Failure, Publishing},
-};
+use super::{Backoff, PublishError, is_conflict, is_not_found, object};
+use crate::{placement::Keys, statistics::Publishing};
 
 /// Field manager of the status.
 pub const STATUS_MANAGER: &str = "nvlink-exporter-allocations";
@@ -64,7 +61,7 @@ pub struct Record {
 /// # Errors
 /// When the API server cannot be reached or refuses.
 pub async fn read(client: &Client, node: &str) -> Result<Record, PublishError> {
-    let present = present(client, node).await?;
+    let present = object::get(client, node).await?;
     let record = present.and_then(|object| {
         let status = object.data.get("status")?.clone();
         let status: NodeTopologyStatus = serde_json::from_value(status).ok()?;
@@ -91,7 +88,7 @@ pub async fn apply(
     node: &str,
     wanted: &Wanted,
 ) -> Result<StatusOutcome, PublishError> {
-    let Some(present) = present(client, node).await? else {
+    let Some(present) = object::get(client, node).await? else {
         return Ok(StatusOutcome::NoObject);
     };
     let on = gpus(&present).map(|gpus| Keys::of(&gpus));
@@ -159,14 +156,6 @@ async fn write(
     api.patch_status(node, &params, &Patch::Apply(&patch)).await
 }
 
-async fn present(client: &Client, node: &str) -> Result<Option<DynamicObject>, PublishError> {
-    match object::api(client).get(node).await {
-        Ok(object) => Ok(Some(object)),
-        Err(error) if is_not_found(&error) => Ok(None),
-        Err(error) => Err(PublishError::api("reading NodeTopology", node, error)),
-    }
-}
-
 /// The channels between the collector of allocations and the keeper of their record.
 #[derive(Clone)]
 pub(crate) struct Keeper {
@@ -194,10 +183,8 @@ impl Keeper {
                     break;
                 }
                 Err(error) => {
-                    self.statistics.failed(Failure::from(&error));
-                    backoff
-                        .wait("reading the record of allocations failed", &error)
-                        .await;
+                    let what = "reading the record of allocations failed";
+                    backoff.wait(what, &error, &self.statistics).await;
                 }
             }
         }
@@ -217,10 +204,8 @@ impl Keeper {
                     self.recheck
                 }
                 Err(error) => {
-                    self.statistics.failed(Failure::from(&error));
-                    backoff
-                        .wait("publishing the allocations failed", &error)
-                        .await;
+                    let what = "publishing the allocations failed";
+                    backoff.wait(what, &error, &self.statistics).await;
                     continue;
                 }
             };
@@ -229,29 +214,6 @@ impl Keeper {
                 return;
             }
         }
-    }
-}
-
-/// A wait that grows with each attempt in vain.
-struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(BACKOFF.0)
-    }
-}
-
-impl Backoff {
-    async fn wait(&mut self, what: &str, error: &PublishError) {
-        tracing::warn!(retry_in = ?self.0, "{what}: {error}");
-        tokio::time::sleep(self.next()).await;
-    }
-
-    /// Returns how long to wait now.
-    fn next(&mut self) -> Duration {
-        let now = self.0;
-        self.0 = (now * 2).min(BACKOFF.1);
-        now
     }
 }
 

@@ -11,8 +11,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
-    core::ApiResource,
+    core::{ApiResource, GroupVersionKind},
 };
+use nvlink_kubelet::slices::{self, DRIVER, Identity, SliceObject, Slices};
 use nvlink_topology::{NodeTopologySpec, bus_id, descriptor::short_value, labels};
 use serde_json::{Value, json};
 
@@ -22,8 +23,6 @@ const GROUP: &str = "resource.k8s.io";
 /// The versions of the kind, newest first. Alpha came with Kubernetes 1.33 and beta with
 /// 1.36, both off by default.
 const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1alpha3"];
-/// The DRA driver whose devices are GPUs.
-const DRIVER: &str = "gpu.nvidia.com";
 /// Label of a rule: its node, as a label value.
 const NODE: &str = "nvlink-domains.io/node";
 /// How long an answer to the question which version is served counts.
@@ -57,7 +56,7 @@ impl Taints {
         };
         let wanted = match broken.is_empty() {
             true => BTreeMap::new(),
-            false => rules(&kind, node, &devices(client, &name).await?, &broken),
+            false => rules(&kind, node, &slices(client, &name).await?, &broken),
         };
         let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
         let present = present(&api, &name).await?;
@@ -109,7 +108,8 @@ impl Taints {
             let api_version = format!("{GROUP}/{version}");
             match client.list_api_group_resources(&api_version).await {
                 Ok(list) if list.resources.iter().any(|one| one.name == PLURAL) => {
-                    found = Some(resource(version, "DeviceTaintRule", PLURAL));
+                    let kind = GroupVersionKind::gvk(GROUP, version, "DeviceTaintRule");
+                    found = Some(ApiResource::from_gvk_with_plural(&kind, PLURAL));
                     break;
                 }
                 Ok(_) => {}
@@ -130,16 +130,6 @@ impl Taints {
 
 const PLURAL: &str = "devicetaintrules";
 
-fn resource(version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: version.to_owned(),
-        api_version: format!("{GROUP}/{version}"),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-    }
-}
-
 /// Returns the broken GPUs, each with its first reason, by UUID and by PCI address.
 fn broken(spec: &NodeTopologySpec) -> BTreeMap<String, String> {
     let marked = spec.gpus.iter().filter_map(|gpu| {
@@ -156,81 +146,30 @@ fn broken(spec: &NodeTopologySpec) -> BTreeMap<String, String> {
     all.collect()
 }
 
-/// A device of the driver: its pool, its name, and what it shares with its GPU.
-struct Device {
-    pool: String,
-    name: String,
-    ids: Vec<String>,
-}
-
-/// Reads the devices of `node`, those of the newest generation of each pool; none where
-/// there are no ResourceSlices.
-async fn devices(client: &Client, node: &str) -> Result<Vec<Device>, PublishError> {
-    let kind = resource("v1", "ResourceSlice", "resourceslices");
-    let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+/// Reads the ResourceSlices of `node`; none where the kind is not served.
+async fn slices(client: &Client, node: &str) -> Result<Slices, PublishError> {
+    let api = Api::<SliceObject>::all_with(client.clone(), &slices::resource());
     let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
-    let slices = match api.list(&ListParams::default().fields(&fields)).await {
-        Ok(slices) => slices.items,
-        Err(error) if is_not_found(&error) => Vec::new(),
+    let mut slices = Slices::default();
+    match api.list(&ListParams::default().fields(&fields)).await {
+        Ok(list) => list.into_iter().for_each(|slice| slices.apply(slice)),
+        Err(error) if is_not_found(&error) => {}
         Err(error) => return Err(PublishError::api("listing ResourceSlices", node, error)),
-    };
-    let pool = |slice: &DynamicObject| {
-        let pool = &slice.data["spec"]["pool"];
-        let name = pool["name"].as_str().unwrap_or_default().to_owned();
-        (name, pool["generation"].as_i64().unwrap_or_default())
-    };
-    let mut newest: BTreeMap<String, i64> = BTreeMap::new();
-    for (name, generation) in slices.iter().map(pool) {
-        let known = newest.entry(name).or_insert(generation);
-        *known = generation.max(*known);
     }
-    let current = slices.iter().filter(|slice| {
-        let (name, generation) = pool(slice);
-        newest.get(&name) == Some(&generation)
-    });
-    let devices = current.flat_map(|slice| {
-        let devices = slice.data["spec"]["devices"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        devices.filter_map(move |device| {
-            Some(Device {
-                pool: pool(slice).0,
-                name: device["name"].as_str()?.to_owned(),
-                ids: ids(&device["attributes"]),
-            })
-        })
-    });
-    Ok(devices.collect())
-}
-
-/// Returns the UUID of a device, that of its GPU if it is a part of one, and its PCI address: a device
-/// that passes a GPU through to a virtual machine has a UUID of its own. The driver's own attributes
-/// may have its domain, but need not.
-fn ids(attributes: &Value) -> Vec<String> {
-    let text = |name: &str| {
-        let long = attributes.get(format!("{DRIVER}/{name}"));
-        let value = attributes.get(name).or(long)?;
-        Some(value["string"].as_str()?.to_owned())
-    };
-    let address = text("resource.kubernetes.io/pciBusID");
-    let address = address.map(|address| bus_id(&address));
-    let uuids = ["uuid", "parentUUID"].into_iter().filter_map(text);
-    uuids.chain(address).collect()
+    Ok(slices)
 }
 
 /// Returns the rules by name.
 fn rules(
     kind: &ApiResource,
     node: &Node,
-    devices: &[Device],
+    slices: &Slices,
     broken: &BTreeMap<String, String>,
 ) -> BTreeMap<String, Value> {
     let name = node.name_any();
-    let rule = |device: &Device| {
-        let mut reasons = device.ids.iter().filter_map(|id| broken.get(id));
-        let reason = reasons.next()?;
-        let Device { pool, name: of, .. } = device;
+    let rule = |(pool, of, identity): (&str, &str, &Identity)| {
+        let ids = identity.uuids.iter().chain(&identity.address);
+        let reason = ids.filter_map(|id| broken.get(id)).next()?;
         // Names of devices have no dots.
         let rule = format!("nvlink-{}", short_value(&format!("{of}.{pool}")));
         let object = json!({
@@ -250,7 +189,7 @@ fn rules(
         });
         Some((rule, object))
     };
-    devices.iter().filter_map(rule).collect()
+    slices.devices().filter_map(rule).collect()
 }
 
 /// Reports whether `object` is the rule `name` as it is `wanted`. The API server adds the

@@ -117,7 +117,7 @@ fn wanted(enabled: Groups, query: &str) -> Result<Groups, String> {
         if key != "collect[]" && key != "exclude[]" {
             continue;
         }
-        let group = Group::SWITCHED.into_iter().find(|one| one.as_str() == name);
+        let group = Group::switched().find(|one| one.to_string() == name);
         let group = group.ok_or_else(|| format!("there is no collector {name:?}"))?;
         if !enabled.contains(group) {
             return Err(format!("the collector {name:?} is switched off"));
@@ -130,7 +130,6 @@ fn wanted(enabled: Groups, query: &str) -> Result<Groups, String> {
     if collect.is_some() && exclude != Groups::NONE {
         return Err("collect[] and exclude[] cannot be combined".to_owned());
     }
-    let switched = Group::SWITCHED.into_iter();
-    let excluded = switched.filter(|&group| exclude.contains(group));
+    let excluded = Group::switched().filter(|&group| exclude.contains(group));
     Ok(excluded.fold(collect.unwrap_or(enabled), Groups::without))
 }

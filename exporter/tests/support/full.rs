@@ -18,6 +18,7 @@ use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_source::{Reading, SourceSpec};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};
 use serde_json::json;
+use strum::IntoEnumIterator;
 
 /// Returns eight GPUs with 18 links of NVLink 4 each, held by two containers.
 pub(crate) fn eight() -> View {
@@ -71,7 +72,7 @@ fn results() -> Results {
             nodes: Some(1),
             path: Some(PathClass::Nvlink),
         };
-        for (at, reason) in (-3..).zip(Reason::ALL) {
+        for (at, reason) in (-3..).zip(Reason::iter()) {
             let failure = json!({"reason": reason, "line": 1, "text": "x"});
             let kept = json!({"id": at.to_string(), "at": 1_800_000_000 + at, "failure": failure});
             let kept = serde_json::from_value(kept).expect("a failed run");

@@ -2,9 +2,6 @@
 
 use std::borrow::Cow;
 
-use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
-
-use crate::node_topology::PLURAL;
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
@@ -15,6 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::core::schema;
+use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, PLURAL, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
 

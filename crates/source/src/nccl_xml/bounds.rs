@@ -1,6 +1,6 @@
 //! Refuses input on which the XML parser would take quadratic time, before parsing.
 
-use super::XmlError;
+use crate::text::LineError;
 
 /// The maximum number of attributes of an element. NCCL writes about ten.
 const MAX_ATTRIBUTES: usize = 100;
@@ -11,10 +11,10 @@ const MAX_NAMESPACES: usize = 100;
 /// Checks that no element has too many attributes, and that there are not too
 /// many namespaces. The parser decides whether the text is valid XML: up to the
 /// position where the parser stops, both see the same elements.
-pub(super) fn check(text: &str) -> Result<(), XmlError> {
+pub(super) fn check(text: &str) -> Result<(), LineError> {
     let refuse = |rest: &str, reason: String| {
         let read = &text[..text.len() - rest.len()];
-        Err(XmlError::new(1 + read.matches('\n').count(), reason))
+        Err(LineError::new(1 + read.matches('\n').count(), reason))
     };
     if let Some((at, _)) = text.match_indices("xmlns").nth(MAX_NAMESPACES) {
         let reason = format!("more than {MAX_NAMESPACES} namespaces; NCCL writes none");

@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use nvlink_topology::{Gpu, MAX_GPUS, Nic, generation::Generation};
 use roxmltree::{Document, Node};
 
-use super::{XmlError, check_count, links};
-use crate::pci::{Address, Bridge, LinkRate, Place, is_name};
+use super::{check_count, links, wrong};
+use crate::{
+    pci::{Address, Bridge, LinkRate, Place, is_name},
+    text::LineError,
+};
 
 /// The maximum number of bridges above a device.
 const MAX_DEPTH: usize = 64;
@@ -30,12 +33,12 @@ pub(super) struct NicDevice {
 
 /// Returns the GPUs by index. The index is the driver's if the file has it, else
 /// the position in ascending order of address.
-pub(super) fn gpus(document: &Document<'_>) -> Result<Vec<GpuDevice>, XmlError> {
+pub(super) fn gpus(document: &Document<'_>) -> Result<Vec<GpuDevice>, LineError> {
     let mut found: Vec<(Address, Node<'_, '_>)> = Vec::new();
     for node in document.descendants().filter(|node| is_gpu(*node)) {
         let address = address(node)?;
         if found.iter().any(|(other, _)| *other == address) {
-            return Err(XmlError::at(node, format!("a second GPU at {address}")));
+            return Err(wrong(node, format!("a second GPU at {address}")));
         }
         found.push((address, node));
         check_count(found.len(), node)?;
@@ -54,7 +57,7 @@ pub(super) fn gpus(document: &Document<'_>) -> Result<Vec<GpuDevice>, XmlError> 
     for (position, ((address, pci), number)) in found.iter().zip(numbers).enumerate() {
         let index = number.filter(|_| numbered).unwrap_or(position as u32);
         if !seen.insert(index) {
-            return Err(XmlError::at(*pci, format!("a second GPU of dev {index}")));
+            return Err(wrong(*pci, format!("a second GPU of dev {index}")));
         }
         gpus.push(gpu(index, *address, *pci)?);
     }
@@ -62,7 +65,7 @@ pub(super) fn gpus(document: &Document<'_>) -> Result<Vec<GpuDevice>, XmlError> 
     Ok(gpus)
 }
 
-fn gpu(index: u32, address: Address, pci: Node<'_, '_>) -> Result<GpuDevice, XmlError> {
+fn gpu(index: u32, address: Address, pci: Node<'_, '_>) -> Result<GpuDevice, LineError> {
     let place = place(pci)?;
     let element = child(pci, "gpu");
     let links = element
@@ -97,7 +100,7 @@ fn is_gpu(node: Node<'_, '_>) -> bool {
     node.has_tag_name("pci") && (by_class || child(node, "gpu").is_some())
 }
 
-fn no_gpu(document: &Document<'_>) -> XmlError {
+fn no_gpu(document: &Document<'_>) -> LineError {
     let devices = document
         .descendants()
         .filter(|node| node.has_tag_name("pci"));
@@ -111,10 +114,10 @@ fn no_gpu(document: &Document<'_>) -> XmlError {
         ),
         _ => format!("no GPU among the {all} PCI devices"),
     };
-    XmlError::at(document.root_element(), reason)
+    wrong(document.root_element(), reason)
 }
 
-fn number(pci: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
+fn number(pci: Node<'_, '_>) -> Result<Option<u32>, LineError> {
     let Some(gpu) = child(pci, "gpu") else {
         return Ok(None);
     };
@@ -122,14 +125,14 @@ fn number(pci: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
         return Ok(None);
     };
     let number = dev.parse().ok().filter(|&dev| dev < MAX_GPUS as u32);
-    let wrong = || XmlError::at(gpu, format!("dev is not a GPU index below {MAX_GPUS}"));
-    number.map(Some).ok_or_else(wrong)
+    let odd = || wrong(gpu, format!("dev is not a GPU index below {MAX_GPUS}"));
+    number.map(Some).ok_or_else(odd)
 }
 
 /// Returns the NICs by address and name: the devices that NCCL used for RDMA, and
 /// the PCI functions that are network controllers, which are named by their
 /// address. Sockets are skipped.
-pub(super) fn nics(document: &Document<'_>) -> Result<Vec<NicDevice>, XmlError> {
+pub(super) fn nics(document: &Document<'_>) -> Result<Vec<NicDevice>, LineError> {
     let mut found: Vec<(Option<Address>, NicDevice)> = Vec::new();
     for node in document.descendants() {
         let Some((address, device)) = nic(node)? else {
@@ -144,10 +147,7 @@ pub(super) fn nics(document: &Document<'_>) -> Result<Vec<NicDevice>, XmlError> 
         }
         found.push((address, device));
         if found.len() > MAX_NICS {
-            return Err(XmlError::at(
-                node,
-                format!("more than {MAX_NICS} network devices"),
-            ));
+            return Err(wrong(node, format!("more than {MAX_NICS} network devices")));
         }
     }
     found.sort_by(|(a, one), (b, other)| {
@@ -156,7 +156,7 @@ pub(super) fn nics(document: &Document<'_>) -> Result<Vec<NicDevice>, XmlError> 
     Ok(found.into_iter().map(|(_, device)| device).collect())
 }
 
-fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, XmlError> {
+fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, LineError> {
     let (pci, name, rate) = if node.has_tag_name("net") {
         let none = |key: &str| {
             node.attribute(key)
@@ -166,7 +166,7 @@ fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, XmlEr
         let name = node.attribute("name").filter(|_| !socket);
         let Some(name) = name else { return Ok(None) };
         if !is_name(name) {
-            return Err(XmlError::at(
+            return Err(wrong(
                 node,
                 "the name of this network device is not a valid device name",
             ));
@@ -208,7 +208,7 @@ fn is_network_controller(node: Node<'_, '_>) -> bool {
 }
 
 /// Returns the place of `device`: its CPU, and the bridges above it.
-fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
+fn place(device: Node<'_, '_>) -> Result<Place, LineError> {
     let mut bridges = Vec::new();
     let mut cpu = None;
     for above in device.ancestors().skip(1) {
@@ -221,7 +221,7 @@ fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
             cpu = cpu.or(Some(above));
         }
         if bridges.len() > MAX_DEPTH {
-            return Err(XmlError::at(device, "nested deeper than any PCI tree"));
+            return Err(wrong(device, "nested deeper than any PCI tree"));
         }
     }
     bridges.reverse();
@@ -235,21 +235,21 @@ fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
 }
 
 /// Returns the NUMA node of `cpu`; `None` for -1, which means unknown.
-fn numa_node(cpu: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
+fn numa_node(cpu: Node<'_, '_>) -> Result<Option<u32>, LineError> {
     let Some(text) = cpu.attribute("numaid") else {
         return Ok(None);
     };
     let number: Option<i32> = text.parse().ok();
     let number = number.filter(|&number| number >= -1);
-    let number = number.ok_or_else(|| XmlError::at(cpu, "numaid is not a NUMA node"))?;
+    let number = number.ok_or_else(|| wrong(cpu, "numaid is not a NUMA node"))?;
     Ok(u32::try_from(number).ok())
 }
 
-fn address(pci: Node<'_, '_>) -> Result<Address, XmlError> {
+fn address(pci: Node<'_, '_>) -> Result<Address, LineError> {
     let text = pci.attribute("busid");
-    let text = text.ok_or_else(|| XmlError::at(pci, "<pci> has no busid"))?;
+    let text = text.ok_or_else(|| wrong(pci, "<pci> has no busid"))?;
     let parsed = text.parse();
-    parsed.map_err(|error| XmlError::at(pci, format!("busid: {error}")))
+    parsed.map_err(|error| wrong(pci, format!("busid: {error}")))
 }
 
 fn rate(pci: Node<'_, '_>) -> Option<LinkRate> {

@@ -3,8 +3,8 @@
 use nvlink_topology::{Link, Remote, RemoteKind};
 use roxmltree::Node;
 
-use super::XmlError;
-use crate::pci::Address;
+use super::wrong;
+use crate::{pci::Address, text::LineError};
 
 /// The maximum number of links of a GPU in NVML.
 const MAX_LINKS: u32 = 36;
@@ -19,7 +19,7 @@ pub(super) struct Links {
 }
 
 /// Reads the links of the GPU at `address`.
-pub(super) fn read(gpu: Node<'_, '_>, address: Address) -> Result<Links, XmlError> {
+pub(super) fn read(gpu: Node<'_, '_>, address: Address) -> Result<Links, LineError> {
     let (mut links, mut own) = (Vec::new(), 0);
     for element in gpu.children().filter(|child| child.has_tag_name("nvlink")) {
         let count = count(element)?;
@@ -36,7 +36,7 @@ pub(super) fn read(gpu: Node<'_, '_>, address: Address) -> Result<Links, XmlErro
             });
         }
         if links.len() > MAX_LINKS as usize {
-            return Err(XmlError::at(
+            return Err(wrong(
                 element,
                 format!("more than {MAX_LINKS} NVLinks of one GPU"),
             ));
@@ -50,23 +50,23 @@ pub(super) fn read(gpu: Node<'_, '_>, address: Address) -> Result<Links, XmlErro
     })
 }
 
-fn count(element: Node<'_, '_>) -> Result<u32, XmlError> {
+fn count(element: Node<'_, '_>) -> Result<u32, LineError> {
     let text = element.attribute("count").unwrap_or("1");
     let number = text
         .parse()
         .ok()
         .filter(|count| (1..=MAX_LINKS).contains(count));
-    number.ok_or_else(|| XmlError::at(element, format!("count must be from 1 to {MAX_LINKS}")))
+    number.ok_or_else(|| wrong(element, format!("count must be from 1 to {MAX_LINKS}")))
 }
 
 /// Returns the far end of a link; `None` if it is the GPU itself.
-fn remote(element: Node<'_, '_>, own: Address) -> Result<Option<Remote>, XmlError> {
+fn remote(element: Node<'_, '_>, own: Address) -> Result<Option<Remote>, LineError> {
     let target = element.attribute("target").unwrap_or_default();
     let address = match is_hidden(target) {
         true => None,
         false => {
             let parsed = target.parse::<Address>();
-            Some(parsed.map_err(|error| XmlError::at(element, format!("target: {error}")))?)
+            Some(parsed.map_err(|error| wrong(element, format!("target: {error}")))?)
         }
     };
     if address == Some(own) {

@@ -17,7 +17,7 @@ use super::{
     raw,
     verdict::{self, Verdict},
 };
-use crate::LinkCounters;
+use crate::{LinkCounters, pci::LinkRate};
 
 /// The directory of the kernel's PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
@@ -36,8 +36,7 @@ pub(super) struct Fixed {
     virtual_machine: bool,
     /// `None` while the driver fails to report the compute capability.
     era: Option<Era>,
-    /// PCIe generation and width.
-    pub(super) pcie: Option<(u32, u32)>,
+    pub(super) pcie: Option<LinkRate>,
 }
 
 /// Facts that the driver has answered, by UUID of the GPU.
@@ -57,8 +56,7 @@ pub(super) struct Answered {
     pub(super) key: String,
     /// What it reports about itself.
     pub(super) facts: GpuFacts,
-    /// PCIe generation and width.
-    pub(super) pcie: Option<(u32, u32)>,
+    pub(super) pcie: Option<LinkRate>,
     /// The counters of its links.
     pub(super) counters: Vec<LinkCounters>,
     /// Its XIDs are counted.
@@ -205,7 +203,10 @@ fn fixed(device: &Device<'_>, failures: &mut Failures) -> Result<Fixed, Trouble>
         numa_node: numa_node(device, bus_id.as_deref(), failures)?,
         bus_id,
         era,
-        pcie: generation.filter(|&n| n > 0).zip(width.filter(|&n| n > 0)),
+        pcie: generation
+            .zip(width)
+            .filter(|&(generation, lanes)| generation > 0 && lanes > 0)
+            .map(|(generation, lanes)| LinkRate { generation, lanes }),
     })
 }
 

@@ -191,19 +191,11 @@ pub(super) fn spec(
     let pairs = switch_pairs(facts);
     let judged = judge(facts, &pairs, peers);
     let mut odd = unusable(facts, &mut gpus, &judged);
+    let kind = SourceKind::Nvml;
     let mut spec = NodeTopologySpec {
-        source: Source {
-            kind: SourceKind::Nvml,
-            from,
-        },
-        gpus,
-        lost: Vec::new(),
-        edges: Vec::new(),
         paths: paths.clone(),
         domains: fabrics(facts),
-        nics: Vec::new(),
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
+        ..NodeTopologySpec::of(Source { kind, from }, gpus)
     };
     odd.extend(spec.complete(node)?);
     let refused = |a: u32, b: u32| matches!(judged.get(&(a, b)), Some(Some(_)));

@@ -4,7 +4,7 @@ use std::{env::consts::ARCH, sync::Arc};
 
 use nvml_wrapper::error::NvmlError;
 
-use super::{elf, error::LibraryError, loader, raw::Loaded};
+use super::{error::LibraryError, loader, raw::Loaded};
 
 /// The name by which the loader finds the library.
 const NAME: &str = "libnvidia-ml.so.1";
@@ -29,7 +29,7 @@ impl Library {
         let (mut tried, mut refused) = (Vec::new(), Vec::new());
         for name in places(path) {
             if let Some(file) = loader::file(&name)
-                && let Err(error) = elf::check(&file)
+                && let Err(error) = loader::check(&file)
             {
                 refused.push(format!("{}: {error}", file.display()));
                 continue;
@@ -136,7 +136,7 @@ mod tests {
         let whole = libc.filter_map(|path| std::fs::read(path).ok());
         let whole = whole.max_by_key(Vec::len).unwrap();
         std::fs::write(&path, &whole).unwrap();
-        elf::check(&path).unwrap();
+        loader::check(&path).unwrap();
         for length in [100, 5000, whole.len() / 2, whole.len() - 100] {
             std::fs::write(&path, &whole[..length]).unwrap();
             let error = Library::open(path.to_str()).unwrap_err().to_string();

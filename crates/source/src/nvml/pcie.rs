@@ -11,6 +11,7 @@ use super::{
     gpu::Answered,
     raw,
 };
+use crate::pci::LinkRate;
 
 /// The PCIe class of each pair of GPUs, by their keys. Queried once while the library
 /// is loaded: each pair needs a walk through the PCI tree, and a running machine is
@@ -80,17 +81,17 @@ fn class_of_level(level: u32) -> Option<PathClass> {
 
 /// Returns the path between two GPUs, which is as fast as the slower slot.
 fn path(a: &Answered, b: &Answered, class: PathClass) -> Path {
-    let slowest = a
-        .pcie
-        .zip(b.pcie)
-        .map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
+    let slowest = a.pcie.zip(b.pcie).map(|(a, b)| LinkRate {
+        generation: a.generation.min(b.generation),
+        lanes: a.lanes.min(b.lanes),
+    });
     let indices = (a.facts.gpu.index, b.facts.gpu.index);
     Path {
         a: indices.0.min(indices.1),
         b: indices.0.max(indices.1),
         class,
         bytes_per_second: match slowest {
-            Some((generation, width)) => bandwidth::pcie(generation, width, class),
+            Some(rate) => rate.bytes_per_second(class),
             None => bandwidth::assumed(class),
         },
         assumed: slowest.is_none(),

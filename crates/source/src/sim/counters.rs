@@ -17,11 +17,7 @@ use nvlink_topology::{
     profile::{Profile, peers},
 };
 
-use super::{
-    damage::Wrong,
-    errors::{self, RisingError},
-    fault::Fault,
-};
+use super::{damage::Wrong, errors, fault::Fault};
 use crate::{BitErrorKind, CounterSource, ErrorKind, LinkCounters};
 
 /// Milliseconds of one round of the simulated job, and of its busy part.
@@ -220,14 +216,7 @@ fn bytes(rate: u64, stream: u64, now: Duration) -> u64 {
 
 /// Returns the errors per hour of a link by kind: those of the board plus those of the faults.
 fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeMap<ErrorKind, u64> {
-    let board = errors::rising(profile).iter().map(
-        |&RisingError {
-             gpu,
-             link,
-             kind,
-             per_hour,
-         }| (gpu, link, kind, per_hour),
-    );
+    let board = errors::rising(profile).iter().copied();
     let set = faults.iter().filter_map(|fault| match *fault {
         Fault::Errors {
             gpu,

@@ -23,45 +23,16 @@ const NVLINK5: &[ErrorKind] = &[
     Symbol,
 ];
 
-/// A link with errors.
-pub(super) struct RisingError {
-    pub(super) gpu: u32,
-    pub(super) link: u32,
-    pub(super) kind: ErrorKind,
-    pub(super) per_hour: u64,
-}
-
-/// The errors of `h200-degraded`; the other boards have none.
-const DEGRADED: (&str, &[RisingError]) = (
-    "h200-degraded",
-    &[
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: CrcFlit,
-            per_hour: 7200,
-        },
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: Replay,
-            per_hour: 1800,
-        },
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: Recovery,
-            per_hour: 60,
-        },
-        RisingError {
-            gpu: 1,
-            link: 9,
-            kind: CrcFlit,
-            per_hour: 240,
-        },
-    ],
-);
-/// Their XIDs: GPU, XID, and its count before the exporter was started. 74 is the NVLink error.
+/// The board that has errors from the start; the others have none.
+const DEGRADED: &str = "h200-degraded";
+/// Its links with errors: GPU, link, kind and errors per hour.
+const DEGRADED_LINKS: &[(u32, u32, ErrorKind, u64)] = &[
+    (6, 4, CrcFlit, 7200),
+    (6, 4, Replay, 1800),
+    (6, 4, Recovery, 60),
+    (1, 9, CrcFlit, 240),
+];
+/// Its XIDs: GPU, XID, and its count before the exporter was started. 74 is the NVLink error.
 const DEGRADED_XIDS: &[(u32, u64, u64)] = &[(6, 74, 2)];
 /// What the driver asks for since then: GPU and action.
 const DEGRADED_ACTIONS: &[(u32, RecoveryAction)] = &[(6, RecoveryAction::GpuReset)];
@@ -75,26 +46,21 @@ pub(super) fn kinds(profile: &Profile) -> &'static [ErrorKind] {
     }
 }
 
-/// Returns the errors of the board's links.
-pub(super) fn rising(profile: &Profile) -> &'static [RisingError] {
-    match profile.name == DEGRADED.0 {
-        true => DEGRADED.1,
-        false => &[],
-    }
+/// Returns GPU, link, kind and rate per hour of the errors of the board's links.
+pub(super) fn rising(profile: &Profile) -> &'static [(u32, u32, ErrorKind, u64)] {
+    degraded(profile, DEGRADED_LINKS)
 }
 
 /// Returns GPU, XID and count of each XID before the exporter was started.
 pub(super) fn xids(profile: &Profile) -> &'static [(u32, u64, u64)] {
-    match profile.name == DEGRADED.0 {
-        true => DEGRADED_XIDS,
-        false => &[],
-    }
+    degraded(profile, DEGRADED_XIDS)
 }
 
 /// Returns GPU and action of each GPU for which the driver asks for an action from the start.
 pub(super) fn actions(profile: &Profile) -> &'static [(u32, RecoveryAction)] {
-    match profile.name == DEGRADED.0 {
-        true => DEGRADED_ACTIONS,
-        false => &[],
-    }
+    degraded(profile, DEGRADED_ACTIONS)
+}
+
+fn degraded<T>(profile: &Profile, all: &'static [T]) -> &'static [T] {
+    if profile.name == DEGRADED { all } else { &[] }
 }

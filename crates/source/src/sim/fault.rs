@@ -15,7 +15,8 @@ const MOST_FAULTS: usize = 1024;
 const MOST_ERRORS: u64 = 1_000_000_000_000;
 
 /// One fault. In JSON its name is the key: `{"link-down": {"gpu": 3, "link": 7}}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 #[serde(
     rename_all = "kebab-case",
     rename_all_fields = "camelCase",
@@ -247,21 +248,7 @@ impl Fault {
     /// Returns the name, as in JSON.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::LinkDown { .. } => "link-down",
-            Self::Errors { .. } => "errors",
-            Self::Hang => "hang",
-            Self::GpuLost { .. } => "gpu-lost",
-            Self::GpuAbsent { .. } => "gpu-absent",
-            Self::FabricDown { .. } => "fabric-down",
-            Self::FabricCondition { .. } => "fabric-condition",
-            Self::RecoveryAction { .. } => "recovery-action",
-            Self::RowRemap { .. } => "row-remap",
-            Self::Xid { .. } => "xid",
-            Self::GpuReset { .. } => "gpu-reset",
-            Self::RatesOnly { .. } => "rates-only",
-            Self::Traffic { .. } => "traffic",
-        }
+        self.into()
     }
 
     /// Returns the GPU that has the fault.

@@ -1,6 +1,7 @@
 //! The health of the simulated GPUs and of their fabric.
 
 use nvlink_topology::{Gpu, RecoveryAction, generation::Generation, profile::Profile};
+use strum::IntoEnumIterator;
 
 use super::{
     control::Events,
@@ -9,14 +10,6 @@ use super::{
     fault::Fault,
 };
 use crate::{FabricCondition, FabricHealth, FabricState, GpuHealth, RowRemap};
-
-const CONDITIONS: [FabricCondition; 5] = [
-    FabricCondition::DegradedBandwidth,
-    FabricCondition::RouteRecovery,
-    FabricCondition::RouteUnhealthy,
-    FabricCondition::AccessTimeoutRecovery,
-    FabricCondition::IncorrectConfiguration,
-];
 
 /// Reports whether the driver reports recovery actions and the remapping of rows: from Ampere
 /// on. Of other GPUs it reports only XIDs.
@@ -91,7 +84,9 @@ fn fabric(gpu: &Gpu, faults: &[Fault], damage: &Damage) -> FabricHealth {
         // Until the registration completes, no conditions are reported.
         conditions: match damage.fabric {
             Some(_) => Vec::new(),
-            None => CONDITIONS.map(|one| (one, holds(one))).to_vec(),
+            None => FabricCondition::iter()
+                .map(|one| (one, holds(one)))
+                .collect(),
         },
     }
 }

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use crate::text::LineError;
+
 use super::{
-    GpuRow, Matrix, MatrixError, NicColumn, SAVE_IT,
+    GpuRow, Matrix, NicColumn, SAVE_IT,
     cell::{self, Relation},
     draft::{Draft, Row},
 };
 
 /// Returns the matrix of `draft`, if it has all rows and they are symmetric.
-pub(super) fn whole(
-    draft: &Draft,
-    legend: &BTreeMap<String, String>,
-) -> Result<Matrix, MatrixError> {
+pub(super) fn whole(draft: &Draft, legend: &BTreeMap<String, String>) -> Result<Matrix, LineError> {
     let (gpus, nics) = columns(draft);
     rows_present(draft, &gpus, &nics)?;
     symmetric(draft)?;
@@ -59,7 +58,7 @@ fn columns(draft: &Draft) -> (Vec<(usize, u32)>, Vec<usize>) {
 /// Checks that each GPU has a row, and that all NICs have rows or none has.
 /// Captures without NIC rows lose nothing that is used; captures that end among
 /// the NIC rows are truncated.
-fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<(), MatrixError> {
+fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<(), LineError> {
     let missing = |columns: &mut dyn Iterator<Item = usize>| {
         columns
             .filter(|column| !draft.rows.contains_key(column))
@@ -72,7 +71,7 @@ fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<
         let reason = format!(
             "the matrix is truncated: it ends after {have} of {all} {what} rows; {SAVE_IT}"
         );
-        Err(MatrixError::new(draft.last_line, reason))
+        Err(LineError::new(draft.last_line, reason))
     };
     match (of_gpus, of_nics) {
         (0, 0) => Ok(()),
@@ -82,7 +81,7 @@ fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<
     }
 }
 
-fn symmetric(draft: &Draft) -> Result<(), MatrixError> {
+fn symmetric(draft: &Draft) -> Result<(), LineError> {
     for (&a, row_a) in &draft.rows {
         for (&b, row_b) in draft.rows.range(a + 1..) {
             let (there, back) = (row_a.cells[b], row_b.cells[a]);
@@ -100,18 +99,18 @@ fn symmetric(draft: &Draft) -> Result<(), MatrixError> {
                 "{from} to {to} is {here} here, but {other} on line {}",
                 earlier.line
             );
-            return Err(MatrixError::new(row.line, reason));
+            return Err(LineError::new(row.line, reason));
         }
     }
     Ok(())
 }
 
-fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
+fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), LineError> {
     for row in draft.rows.values() {
         let nvlink = |&&column: &&usize| matches!(row.cells[column], Relation::Nvlink(_));
         if let Some(&column) = nics.iter().find(nvlink) {
             let (cell, nic) = (row.cells[column], &draft.devices[column]);
-            return Err(MatrixError::new(
+            return Err(LineError::new(
                 row.line,
                 format!("{cell} to {nic}, which is not a GPU"),
             ));
@@ -122,7 +121,7 @@ fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
 
 /// Checks that all rows have equally many cells after the relations. A row with
 /// fewer cells has lost some, and it is unknown which.
-fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
+fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), LineError> {
     let rows = || {
         let row = |&(column, _): &(usize, u32)| Some((column, draft.rows.get(&column)?));
         gpus.iter().filter_map(row)
@@ -137,7 +136,7 @@ fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
             let reason = format!(
                 "{device}: fewer cells after the relations than other rows; the line is truncated"
             );
-            Err(MatrixError::new(row.line, reason))
+            Err(LineError::new(row.line, reason))
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::text::LineError;
+
 use super::{
-    MatrixError, SAVE_IT,
+    SAVE_IT,
     cell::{self, Cell, Relation},
     line::{Header, Line, Title},
     tail::{self, Tail},
@@ -24,7 +26,7 @@ pub(super) struct Draft {
     pub(super) closed: Option<usize>,
     pub(super) peer_status: bool,
     pub(super) relations: bool,
-    pub(super) error: Option<MatrixError>,
+    pub(super) error: Option<LineError>,
 }
 
 pub(super) struct Row {
@@ -49,7 +51,7 @@ impl Draft {
         };
         for (n, device) in draft.devices.iter().enumerate() {
             if draft.devices[..n].contains(device) {
-                draft.error = Some(MatrixError::new(line, format!("two columns {device}")));
+                draft.error = Some(LineError::new(line, format!("two columns {device}")));
                 break;
             }
         }
@@ -57,7 +59,7 @@ impl Draft {
     }
 
     pub(super) fn fail(&mut self, line: usize, reason: String) {
-        self.error.get_or_insert(MatrixError::new(line, reason));
+        self.error.get_or_insert(LineError::new(line, reason));
     }
 
     pub(super) fn row(&mut self, column: usize, line: &Line<'_>) {

@@ -2,9 +2,6 @@
 
 use super::cell;
 
-/// The number of a line, from 1, and its text without escapes.
-pub(super) type NumberedLine = (usize, String);
-
 /// A line and its words.
 pub(super) struct Line<'a> {
     pub(super) number: usize,

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Matrix, MatrixError, check,
-    draft::Draft,
-    line::{Line, NumberedLine},
-};
+use crate::text::LineError;
 
-/// Parses the topology matrix in `lines`, none of which is wrapped.
-pub(super) fn read(lines: &[NumberedLine]) -> Result<Matrix, MatrixError> {
+use super::{Matrix, check, draft::Draft, line::Line};
+
+/// Parses the topology matrix in `lines`.
+pub(super) fn read(lines: impl Iterator<Item = (usize, String)>) -> Result<Matrix, LineError> {
     let mut reader = Reader::default();
     for (number, text) in lines {
-        reader.line(&Line::new(*number, text));
+        reader.line(&Line::new(number, &text));
     }
     reader.finish()
 }
@@ -22,7 +20,7 @@ struct Reader {
     drafts: Vec<Draft>,
     legend: BTreeMap<String, String>,
     /// The error of the first line outside of a matrix that looked like part of one.
-    stray: Option<MatrixError>,
+    stray: Option<LineError>,
 }
 
 impl Reader {
@@ -62,13 +60,13 @@ impl Reader {
                 Err(word) => {
                     let reason = format!("{word:?} is not a column of a topology matrix");
                     self.stray
-                        .get_or_insert(MatrixError::new(line.number, reason));
+                        .get_or_insert(LineError::new(line.number, reason));
                 }
             }
         } else if line.looks_like_row() {
             let reason = format!("the row of {} has no header line above it", line.first());
             self.stray
-                .get_or_insert(MatrixError::new(line.number, reason));
+                .get_or_insert(LineError::new(line.number, reason));
         } else if let Some((title, name)) = line.legend() {
             self.legend
                 .entry(title.to_owned())
@@ -77,7 +75,7 @@ impl Reader {
     }
 
     /// Returns the topology matrix among the matrices found.
-    fn finish(self) -> Result<Matrix, MatrixError> {
+    fn finish(self) -> Result<Matrix, LineError> {
         let peer_status = self
             .drafts
             .iter()
@@ -86,13 +84,13 @@ impl Reader {
         let mut drafts = self.drafts.into_iter().filter(|draft| !draft.peer_status);
         let Some(draft) = drafts.next() else {
             return Err(match (peer_status, self.stray) {
-                (Some(line), _) => MatrixError::new(
+                (Some(line), _) => LineError::new(
                     line,
                     "this is the matrix of `nvidia-smi topo -p2p`; use that of \
                      `nvidia-smi topo -m`",
                 ),
                 (None, Some(stray)) => stray,
-                (None, None) => MatrixError::new(
+                (None, None) => LineError::new(
                     1,
                     "no topology found: expected a NodeTopology in JSON, or the text of \
                      `nvidia-smi topo -m` with its header line (GPU0 GPU1 …)",
@@ -105,7 +103,7 @@ impl Reader {
         let matrix = check::whole(&draft, &self.legend)?;
         match drafts.find(|draft| draft.relations) {
             None => Ok(matrix),
-            Some(second) => Err(MatrixError::new(
+            Some(second) => Err(LineError::new(
                 second.line,
                 format!(
                     "a second topology matrix (the first is on line {})",

@@ -55,15 +55,10 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
         }
     }
     NodeTopologySpec {
-        source,
-        gpus,
-        lost: Vec::new(),
         edges,
         paths,
-        domains: Vec::new(),
         nics: nics(matrix),
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
+        ..NodeTopologySpec::of(source, gpus)
     }
 }
 
@@ -122,15 +117,10 @@ fn nics(matrix: &Matrix) -> Vec<Nic> {
 /// nearest GPUs of a NIC, not every relation.
 #[must_use]
 pub fn of_document(spec: &NodeTopologySpec) -> Matrix {
-    let relation = |a: u32, b: u32| {
-        let pair = (a.min(b), a.max(b));
-        let edge = spec.edges.iter().find(|edge| (edge.a, edge.b) == pair);
-        let path = spec.paths.iter().find(|path| (path.a, path.b) == pair);
-        match (a == b, edge, path) {
-            (true, ..) => Relation::Own,
-            (_, Some(edge), _) => Relation::Nvlink(edge.links),
-            (_, None, path) => Relation::Class(path.map_or(PathClass::Sys, |path| path.class)),
-        }
+    let relation = |a: u32, b: u32| match (a == b, spec.edge(a, b), spec.path(a, b)) {
+        (true, ..) => Relation::Own,
+        (_, Some(edge), _) => Relation::Nvlink(edge.links),
+        (_, None, path) => Relation::Class(path.map_or(PathClass::Sys, |path| path.class)),
     };
     let row = |gpu: &Gpu| GpuRow {
         index: gpu.index,

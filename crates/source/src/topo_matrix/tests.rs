@@ -14,7 +14,7 @@ fn tabs(header: &str, rows: &[&str]) -> String {
 }
 
 /// Two pairs of GPUs on two sockets, and two NICs.
-pub(super) fn pairs() -> String {
+fn pairs() -> String {
     tabs(
         "GPU0 GPU1 GPU2 GPU3 NIC0 NIC1",
         &[
@@ -30,7 +30,7 @@ pub(super) fn pairs() -> String {
 }
 
 /// A switched board of `n` GPUs with `links` links each, aligned by blanks.
-pub(super) fn board(n: usize, links: u32, tail: &str) -> String {
+fn board(n: usize, links: u32, tail: &str) -> String {
     let header: String = (0..n).map(|gpu| format!("GPU{gpu}    ")).collect();
     let row = |gpu: usize| {
         let cell = |other| {
@@ -263,11 +263,11 @@ fn a_cpu_affinity_is_not_parsed_as_a_numa_node() {
         // Wrapped lines.
         (
             two(TWO, ["0-31\n,64-95 0", "32-63\n,96-127 1"]),
-            "line 3: this line continues the previous one",
+            "line 2: GPU0: the affinity \"0-31\" is ambiguous",
         ),
         (
             two("CPU Affinity", ["0-31\n,64-95", "32-63\n,96-127"]),
-            "line 3: this line continues the previous one",
+            "line 3: this line is not a row, but it is between rows",
         ),
         // One cell is lost in each row, then in one row.
         (

@@ -4,7 +4,10 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
-use super::{Gpu, NodeTopologySpec, NodeTopologyStatus, PathClass, SourceKind, Via};
+use super::{
+    Domain, Edge, Gpu, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Source, SourceKind,
+    Via,
+};
 
 impl Serialize for NodeTopologySpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -40,6 +43,56 @@ impl Serialize for NodeTopologySpec {
 }
 
 impl NodeTopologySpec {
+    /// Returns the spec of a node with these GPUs, of which nothing else is known.
+    #[must_use]
+    pub fn of(source: Source, gpus: Vec<Gpu>) -> Self {
+        Self {
+            source,
+            gpus,
+            lost: Vec::new(),
+            edges: Vec::new(),
+            paths: Vec::new(),
+            domains: Vec::new(),
+            nics: Vec::new(),
+            calibration: Vec::new(),
+            comparisons: Vec::new(),
+        }
+    }
+
+    /// Returns the GPU with this index.
+    #[must_use]
+    pub fn gpu(&self, index: u32) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.index == index)
+    }
+
+    /// Returns the domain of a GPU.
+    #[must_use]
+    pub fn domain_of(&self, gpu: u32) -> Option<&Domain> {
+        self.domains.iter().find(|one| one.gpus.contains(&gpu))
+    }
+
+    /// Returns the edge between two GPUs, in whatever order.
+    #[must_use]
+    pub fn edge(&self, a: u32, b: u32) -> Option<&Edge> {
+        let pair = (a.min(b), a.max(b));
+        self.edges.iter().find(|edge| (edge.a, edge.b) == pair)
+    }
+
+    /// Returns the path between two GPUs, in whatever order.
+    #[must_use]
+    pub fn path(&self, a: u32, b: u32) -> Option<&Path> {
+        let pair = (a.min(b), a.max(b));
+        self.paths.iter().find(|path| (path.a, path.b) == pair)
+    }
+
+    /// Returns the model of `gpus`; `None` if they differ or one does not report it.
+    #[must_use]
+    pub fn model_of(&self, gpus: &[u32]) -> Option<&str> {
+        let mut models = gpus.iter().map(|&gpu| self.gpu(gpu)?.model.as_deref());
+        let first = models.next()??;
+        models.all(|model| model == Some(first)).then_some(first)
+    }
+
     /// Reports whether the source can determine how NVLink connects the GPUs. If not,
     /// empty edges and domains mean nothing.
     #[must_use]

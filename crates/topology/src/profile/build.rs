@@ -34,16 +34,11 @@ impl Profile {
             cluster_uuid: uuid.to_owned(),
             clique,
         });
+        let source = Source {
+            kind: SourceKind::Sim,
+            from: profile.name.to_owned(),
+        };
         NodeTopologySpec {
-            calibration: Vec::new(),
-            comparisons: Vec::new(),
-            source: Source {
-                kind: SourceKind::Sim,
-                from: profile.name.to_owned(),
-            },
-            gpus: gpus.iter().copied().map(gpu).collect(),
-            lost: Vec::new(),
-            edges: Vec::new(),
             paths: paths(profile, &gpus),
             domains: fabric
                 .map(|fabric| Domain {
@@ -58,6 +53,7 @@ impl Profile {
                 .iter()
                 .map(|slot| nic(profile, slot, &gpus))
                 .collect(),
+            ..NodeTopologySpec::of(source, gpus.iter().copied().map(gpu).collect())
         }
     }
 }

@@ -45,7 +45,7 @@ fn follow(directory: Option<PathBuf>, inbox: &Inbox, latest: &Arc<Latest>) {
     let follower = Follower {
         directory,
         inbox: inbox.clone(),
-        node: Arc::clone(latest),
+        node: latest.clone(),
         interval: Duration::from_millis(10),
     };
     tokio::spawn(follower.run());
