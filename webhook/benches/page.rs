@@ -124,7 +124,7 @@ fn set(page: &Page, index: u32, spec: &NodeTopologySpec, word: &str) {
         gpus: (job * size..(job + 1) * size).collect(),
         ..Allocation::default()
     });
-    let mut hardwares = HARDWARES.lock().expect("no panic");
+    let mut hardwares = HARDWARES.lock().unwrap();
     let node = hardwares.node(spec, Marks::default(), Some(held.collect()));
     page.mirror.set_node(&name(index), Arc::new(Ok(node)));
 }

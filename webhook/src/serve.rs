@@ -123,10 +123,9 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let informers = Informers::default();
     let watches = Watches::start(&informers, &view, metrics.cluster());
     let mirror = extend::mirror(&args.web, args.extender, &view, &informers);
-    informers.start(&client, supervisor);
     let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
+    informers.start(&client, supervisor);
     watches.synced().await;
-
     let (writer, queue) = leaders(&client, &informers, &view, &settings, &metrics, exempt);
     let leaving = watch::Sender::new(false);
     if let Some(address) = args.extender.extender_listen {
@@ -135,11 +134,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
             address, &identity, mirror, &view, &metrics, supervisor, leaves,
         );
     }
-    let webhook = Webhook {
-        admission: admission(&client, view, settings),
-        metrics: Arc::clone(&metrics),
-        recent,
-    };
+    let webhook = webhook(&client, view, settings, &metrics, recent);
     let (server, handle) =
         admit(args.listen, identity.config, webhook, leaving.subscribe()).await?;
     // Only now: no requests must come before the server listens.
@@ -176,15 +171,22 @@ fn leaders(
     )
 }
 
-fn admission(
+fn webhook(
     client: &Client,
     view: SharedView,
     settings: Settings,
-) -> Admission<ClusterAuthorizer> {
-    Admission {
-        view,
-        authorizer: ClusterAuthorizer::new(client.clone()),
-        settings,
+    metrics: &Arc<Metrics>,
+    recent: Recent,
+) -> Webhook<ClusterAuthorizer> {
+    let authorizer = ClusterAuthorizer::new(client.clone());
+    Webhook {
+        admission: Admission {
+            view,
+            authorizer,
+            settings,
+        },
+        metrics: Arc::clone(metrics),
+        recent,
     }
 }
 

@@ -5,8 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 
 use nvlink_cluster::{
     gpus::{Claim, DeviceClass, Published, Slice, id},
-    informer::{Extent, Follower, Informer, Subscription},
-    kinds::{Informers, NodeObject, PodObject, ReadClass},
+    informer::{Extent, Follower, Informer},
+    kinds::{Informers, PodObject, ReadClass},
 };
 use nvlink_planner::Name;
 use nvlink_runtime::watch::Key;
@@ -127,15 +127,8 @@ impl<T> Follower<T> for Sends<T> {
 /// The events, until this is dropped.
 pub(super) struct Events {
     pub(super) receiver: UnboundedReceiver<Event>,
-    _subscriptions: (
-        Subscription<NodeObject>,
-        Subscription<Arc<Published>>,
-        Subscription<ReadClass>,
-        Subscription<PodObject>,
-        Subscription<Option<Slice>>,
-        Subscription<Option<Claim>>,
-        Subscription<DeviceClass>,
-    ),
+    /// Dropped, they end the watches that nobody else needs.
+    subscriptions: Vec<Box<dyn Send>>,
 }
 
 impl Events {
@@ -143,7 +136,7 @@ impl Events {
     #[must_use]
     pub(super) fn follow(informers: &Informers) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let _subscriptions = (
+        let subscriptions = vec![
             sends(
                 &informers.nodes,
                 &sender,
@@ -172,32 +165,39 @@ impl Events {
                 |(namespace, name)| Event::PodGone(id(namespace, name)),
                 |keys| Event::AllPods(ids(keys)),
             ),
+        ];
+        let mut events = Self {
+            receiver,
+            subscriptions,
+        };
+        events.follow_dra(informers, &sender);
+        events
+    }
+
+    fn follow_dra(&mut self, informers: &Informers, sender: &UnboundedSender<Event>) {
+        self.subscriptions.extend([
             sends(
                 &informers.slices,
-                &sender,
+                sender,
                 |(_, name), slice| Event::Slice(name.clone(), slice.clone()),
                 |(_, name)| Event::Slice(name.clone(), None),
                 |keys| Event::AllSlices(names(keys)),
             ),
             sends(
                 &informers.claims,
-                &sender,
+                sender,
                 |(namespace, name), claim| Event::Claim(id(namespace, name), claim.clone()),
                 |(namespace, name)| Event::Claim(id(namespace, name), None),
                 |keys| Event::AllClaims(ids(keys)),
             ),
             sends(
                 &informers.device_classes,
-                &sender,
+                sender,
                 |(_, name), class| Event::DeviceClass(name.clone(), Some(class.clone())),
                 |(_, name)| Event::DeviceClass(name.clone(), None),
                 |keys| Event::AllDeviceClasses(names(keys)),
             ),
-        );
-        Self {
-            receiver,
-            _subscriptions,
-        }
+        ]);
     }
 }
 
@@ -207,7 +207,7 @@ fn sends<T: 'static>(
     set: fn(&Key, &T) -> Event,
     gone: fn(&Key) -> Event,
     all: fn(&HashSet<Key>) -> Event,
-) -> Subscription<T> {
+) -> Box<dyn Send> {
     let sender = sender.clone();
     let sends = Sends {
         sender,
@@ -215,7 +215,7 @@ fn sends<T: 'static>(
         gone,
         all,
     };
-    informer.subscribe(Extent::Whole, sends)
+    Box::new(informer.subscribe(Extent::Whole, sends))
 }
 
 fn class((_, name): &Key, class: &ReadClass) -> Event {
