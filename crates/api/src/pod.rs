@@ -1,9 +1,15 @@
 //! Pods as raw JSON: containers, GPU requests, metadata.
 
+use json_patch::jsonptr::{Pointer, PointerBuf};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{crd::domain_class::GPU, patch::Step, quantity};
+use crate::{crd::domain_class::GPU, quantity};
+
+/// The path of a pod's labels.
+pub const LABELS: &Pointer = Pointer::from_static("/metadata/labels");
+/// The path of a pod's annotations.
+pub const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
 
 /// Prefixes of the resources that are GPUs or parts of GPUs, other than NVIDIA's whole GPUs: those
 /// of NVIDIA's device plugin, and of schedulers that share GPUs. NVIDIA's other resources are
@@ -52,13 +58,8 @@ pub struct Place {
 impl Place {
     /// Returns the path of the container's field `field`.
     #[must_use]
-    pub fn path<'s>(&self, field: &'s str) -> [Step<'s>; 4] {
-        [
-            "spec".into(),
-            self.list.into(),
-            self.index.into(),
-            field.into(),
-        ]
+    pub fn path(&self, field: &str) -> PointerBuf {
+        PointerBuf::from_tokens(["spec", self.list, &self.index.to_string(), field])
     }
 }
 

@@ -5,7 +5,8 @@
 //! reports what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use nvlink_api::{patch::Patch, pod};
+use json_patch::Patch;
+use nvlink_api::pod;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -305,7 +306,7 @@ impl Answer {
     /// Never in practice: all fields serialize.
     pub fn to_review(&self) -> serde_json::Result<Vec<u8>> {
         let patch = !self.patch.is_empty();
-        let patch = patch.then(|| STANDARD.encode(self.patch.to_json()));
+        let patch = patch.then(|| serde_json::to_vec(&self.patch)).transpose()?;
         let decision = self.audit.as_deref();
         serde_json::to_vec(&Written {
             api_version: API_VERSION,
@@ -315,7 +316,7 @@ impl Answer {
                 allowed: self.refused.is_none(),
                 status: self.refused.as_ref().map(Status::of),
                 patch_type: patch.is_some().then_some("JSONPatch"),
-                patch,
+                patch: patch.map(|patch| STANDARD.encode(patch)),
                 warnings: self.warnings.iter().map(|line| warning(line)).collect(),
                 audit_annotations: decision.map(|decision| Audit { decision }),
             },

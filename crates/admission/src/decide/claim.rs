@@ -3,10 +3,11 @@
 //! The claim does not exist yet: the queue creates it when it has chosen the GPUs, with one request
 //! for each rank. A pod's spec is final, so its containers name their ranks now.
 
+use json_patch::jsonptr::Pointer;
 use nvlink_api::{
     class::Class,
     crd::domain_class::Mapping,
-    patch::{Editor, Step},
+    patch::Editor,
     pod::{self, Container, Place, Role, list},
 };
 use nvlink_topology::{descriptor::hash, labels};
@@ -152,15 +153,11 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
     }
     let plan = plan(editor.document(), class)?;
     for (place, resource_lists, requests) in plan {
+        let resources = place.path("resources");
         for list in resource_lists {
-            let [spec, containers, index, resources] = place.path("resources");
-            editor.remove(
-                &[spec, containers, index, resources, Step::Key(list)],
-                &class.resource,
-            );
+            editor.remove(&resources.with_trailing_token(list), &class.resource);
         }
-        let [spec, containers, index, resources] = place.path("resources");
-        let claims = [spec, containers, index, resources, Step::Key("claims")];
+        let claims = resources.with_trailing_token("claims");
         for request in requests {
             editor.append(&claims, json!({"name": labels::CLAIM, "request": request}))?;
         }
@@ -189,19 +186,18 @@ pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String>
 
 /// Sets the entry of the pod's claim.
 fn set_claim(editor: &mut Editor, name: &str) -> Result<(), Refusal> {
-    let claims = list(editor.document(), &["spec", "resourceClaims"]);
-    let known = claims
+    const CLAIMS: &Pointer = Pointer::from_static("/spec/resourceClaims");
+    let known = list(editor.document(), &["spec", "resourceClaims"])
         .enumerate()
         .find(|(_, one)| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
     match known {
         None => {
-            let claims = ["spec".into(), "resourceClaims".into()];
             let entry = json!({"name": labels::CLAIM, "resourceClaimName": name});
-            editor.append(&claims, entry)?;
+            editor.append(CLAIMS, entry)?;
         }
         Some((_, entry)) if entry.get("resourceClaimName") == Some(&json!(name)) => {}
         Some((index, _)) => {
-            let entry = ["spec".into(), "resourceClaims".into(), index.into()];
+            let entry = CLAIMS.with_trailing_token(index);
             editor.remove(&entry, "resourceClaimTemplateName");
             editor.insert(&entry, "resourceClaimName", json!(name))?;
         }

@@ -4,6 +4,7 @@
 //! pod that waits for somebody else's gate, or that another scheduler places, gets no gate: two
 //! queues that wait for each other would hold it forever.
 
+use json_patch::jsonptr::Pointer;
 use nvlink_api::{
     class::{Class, GITLAB_GIVES_UP, duration},
     patch::Editor,
@@ -13,6 +14,9 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Chosen, handover, refusal::Refusal};
+
+/// The path of a pod's gates.
+pub const PATH: &Pointer = Pointer::from_static("/spec/schedulingGates");
 
 /// Whether a new pod waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +86,7 @@ pub(super) fn gate(editor: &mut Editor, chosen: &Chosen) -> Result<Vec<String>, 
     }
     if !is_queued(editor.document()) {
         let gate = json!({"name": labels::QUEUE_GATE});
-        editor.append(&["spec".into(), "schedulingGates".into()], gate)?;
+        editor.append(PATH, gate)?;
     }
     Ok(warnings(editor.document(), chosen))
 }

@@ -165,11 +165,7 @@ pub(super) fn hand_over(
         return Ok(kept(Some(warning)));
     }
     for (key, value) in request {
-        editor.insert(
-            &["metadata".into(), "annotations".into()],
-            key,
-            value.into(),
-        )?;
+        editor.insert(pod::ANNOTATIONS, key, value.into())?;
     }
     set_queue(editor, settled)?;
     Ok(done)
@@ -264,8 +260,7 @@ fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
         return Ok(());
     };
     if pod::metadata(editor.document(), "labels", KAI_QUEUE).is_none() {
-        let labels = ["metadata".into(), "labels".into()];
-        editor.insert(&labels, KAI_QUEUE, queue.clone().into())?;
+        editor.insert(pod::LABELS, KAI_QUEUE, queue.clone().into())?;
     }
     Ok(())
 }
