@@ -31,14 +31,14 @@ pub(crate) fn is_named(pod: &Value) -> bool {
 /// Reports whether the pod names a claim of the queue in another entry than its own: it would share
 /// the GPUs of another pod.
 pub(crate) fn is_shared(pod: &Value) -> bool {
-    let own = |entry: &Value| entry.get("name").and_then(Value::as_str) == Some(labels::CLAIM);
+    let own = |entry: &Value| pod::text(entry, &["name"]) == labels::CLAIM;
     entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
 }
 
 /// Returns the entries of the pod's claims that are the queue's, by either name.
 fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
     list(pod, &["spec", "resourceClaims"]).filter(|entry| {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+        let text = |key: &str| pod::text(entry, &[key]);
         text("name") == labels::CLAIM || text("resourceClaimName").starts_with(labels::CLAIM_PREFIX)
     })
 }
@@ -99,24 +99,18 @@ fn take(next: &mut u32, gpus: u32) -> Vec<u32> {
 /// Returns the name of the claim of a new pod. `request` is the id of the request, which tells pods
 /// apart whose names the API server is still to generate.
 pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
-    let text = |key: &str| {
-        let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
-    };
     let start = |base: &str| {
         let base: String = base.chars().take(SHOWN).collect();
         let base = base.trim_end_matches(['-', '.']);
         format!("{}{base}-", labels::CLAIM_PREFIX)
     };
-    if let Some(name) = text("name") {
-        return format!(
-            "{}{:016x}",
-            start(name),
-            hash(&format!("{namespace}/{name}"))
-        );
+    let name = pod::text(pod, &["metadata", "name"]);
+    if !name.is_empty() {
+        let hash = hash(&format!("{namespace}/{name}"));
+        return format!("{}{hash:016x}", start(name));
     }
     // No pod with a name has such a claim.
-    let base = text("generateName").unwrap_or_default();
+    let base = pod::text(pod, &["metadata", "generateName"]);
     let start = format!("{}x", start(base));
     let known = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str());
     let again = |known: &&str| {
@@ -189,7 +183,7 @@ fn set_claim(editor: &mut Editor, name: &str) -> Result<(), Refusal> {
     const CLAIMS: &Pointer = Pointer::from_static("/spec/resourceClaims");
     let known = list(editor.document(), &["spec", "resourceClaims"])
         .enumerate()
-        .find(|(_, one)| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
+        .find(|(_, one)| pod::text(one, &["name"]) == labels::CLAIM);
     match known {
         None => {
             let entry = json!({"name": labels::CLAIM, "resourceClaimName": name});

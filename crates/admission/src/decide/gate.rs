@@ -49,9 +49,9 @@ impl Gating {
                 "it has the scheduling gate {gate:?} of another queue"
             ));
         }
-        match pod::at(pod, &["spec", "nodeName"]).and_then(Value::as_str) {
-            None | Some("") => Self::Queued,
-            Some(_) => Self::Elsewhere("it names its node".to_owned()),
+        match pod::text(pod, &["spec", "nodeName"]) {
+            "" => Self::Queued,
+            _ => Self::Elsewhere("it names its node".to_owned()),
         }
     }
 }
@@ -107,9 +107,9 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
     let longest = timeout.map_or_else(String::new, |timeout| {
         format!(" for at most {}", duration::shown(timeout))
     });
-    let how = match pod::at(pod, &["metadata", "name"]).and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => format!("kubectl nvlink explain {name} -n {namespace}"),
-        _ => format!("kubectl nvlink status -n {namespace}"),
+    let how = match pod::text(pod, &["metadata", "name"]) {
+        "" => format!("kubectl nvlink status -n {namespace}"),
+        name => format!("kubectl nvlink explain {name} -n {namespace}"),
     };
     let mut lines = vec![format!(
         "the pod waits in the queue{longest} until its GPUs are free; {how} shows its position and expected start"
