@@ -315,7 +315,7 @@ mod tests {
             Rule::OptOut,
             Rule::Size,
         ]
-        .map(Rule::as_str);
+        .map(Into::into);
         for rule in rules {
             let named = [format!("'rule {rule}: "), format!("'{rule}'")];
             assert!(named.iter().any(|name| file.contains(name)), "{rule}");

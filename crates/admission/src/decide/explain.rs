@@ -94,7 +94,7 @@ impl Record {
             queued: chosen.is_queued(),
             devices: match chosen.class.mapping {
                 Mapping::DevicePlugin => None,
-                mapping => Some(mapping.as_str()),
+                mapping => Some(mapping.into_str()),
             },
             env: report.set.iter().cloned().collect(),
             unread: report.unread.iter().cloned().collect(),

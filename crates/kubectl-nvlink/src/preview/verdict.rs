@@ -81,7 +81,7 @@ impl Verdict {
 
     pub(super) fn refuse(&mut self, refusal: Refusal) {
         self.allowed = false;
-        self.rule = Some(refusal.rule.as_str());
+        self.rule = Some(refusal.rule.into_str());
         self.message = Some(refusal.message);
         self.class = refusal.class;
     }
