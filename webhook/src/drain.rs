@@ -16,11 +16,7 @@ use kube::{
     core::{ApiResource, DynamicObject},
 };
 use nvlink_admission::decide::gate;
-use nvlink_api::{
-    MANAGER,
-    patch::{Editor, Step},
-    pod,
-};
+use nvlink_api::{MANAGER, patch::Editor, pod};
 use nvlink_queue::{
     Life,
     claim::Named,
@@ -173,7 +169,7 @@ async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
     let Some(operations) = operations(pod) else {
         return Ok(false);
     };
-    let operations = Patch::Json::<()>(serde_json::from_value(operations)?);
+    let operations = Patch::Json::<()>(operations);
     match api.patch(name, &params, &operations).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {
@@ -221,26 +217,18 @@ fn place<'a>(client: &Client, pod: &'a Value) -> (Api<v1::Pod>, &'a str, &'a str
 
 /// Returns the operations of a JSON patch that removes the queue's gate and annotations, and fails
 /// on another version of the pod.
-fn operations(pod: &Value) -> Option<Value> {
+fn operations(pod: &Value) -> Option<json_patch::Patch> {
     let at = gate::gates(pod).position(|gate| gate == labels::QUEUE_GATE)?;
-    let mut editor = Editor::new(pod.clone());
+    let mut editor = Editor::of_version(pod);
     // A write with the number of a term is the leader's alone (rule `term`).
     for key in [labels::QUEUE_TERM, labels::QUEUE_PLACEMENT]
         .iter()
         .chain(&TEMPORARY)
     {
-        editor.remove(&["metadata", "annotations"].map(Step::from), key);
+        editor.remove(pod::ANNOTATIONS, key);
     }
-    let (_, edits) = editor.finish();
-    let mut operations: Vec<Value> = serde_json::from_slice(&edits.to_json()).ok()?;
-    for field in ["uid", "resourceVersion"] {
-        let value = pod::at(pod, &["metadata", field]);
-        let path = format!("/metadata/{field}");
-        operations.insert(0, json!({"op": "test", "path": path, "value": value}));
-    }
-    let gate = format!("/spec/schedulingGates/{at}");
-    operations.push(json!({"op": "remove", "path": gate}));
-    Some(operations.into())
+    editor.remove(gate::PATH, &at.to_string());
+    Some(editor.finish().1)
 }
 
 fn told(what: &str, error: &kube::Error) -> anyhow::Error {

@@ -21,13 +21,15 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
+use strum::{IntoStaticStr, VariantArray};
 
 mod extender;
 
 pub use extender::{Call, Calls, Verb};
 
 /// The outcome of an admission request, a label with a bounded number of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Outcome {
     Mutated,
     /// Admitted in a class, and already as it should be.
@@ -41,24 +43,9 @@ pub enum Outcome {
     Overloaded,
 }
 
-impl Outcome {
-    /// Returns the word used in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Mutated => "mutated",
-            Self::Unchanged => "unchanged",
-            Self::Untouched => "untouched",
-            Self::Denied => "denied",
-            Self::Invalid => "invalid",
-            Self::Overloaded => "overloaded",
-        }
-    }
-}
-
 impl EncodeLabelValue for Outcome {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        self.as_str().encode(encoder)
+        self.into_str().encode(encoder)
     }
 }
 
@@ -215,8 +202,7 @@ impl Metrics {
             self.ready.clone(),
         );
         // Alerts need series that exist from the start.
-        use Outcome::{Denied, Invalid, Mutated, Overloaded, Unchanged, Untouched};
-        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid, Overloaded] {
+        for &outcome in Outcome::VARIANTS {
             drop(self.requests.get_or_create(&ByOutcome { outcome }));
         }
         for result in [Reload::success, Reload::failure] {

@@ -8,6 +8,7 @@ use kube::{
     api::{Api, ApiResource, DynamicObject, GroupVersionKind},
 };
 use nvlink_admission::policies::{Differing, Site, documents, text};
+use nvlink_api::pod;
 use nvlink_runtime::{
     client::{self, Limits},
     stdout::print,
@@ -83,7 +84,10 @@ async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
 pub(super) async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     let mut found = Vec::new();
     for document in wanted {
-        let (kind, name) = (word(document, "/kind"), word(document, "/metadata/name"));
+        let (kind, name) = (
+            pod::text(document, &["kind"]),
+            pod::text(document, &["metadata", "name"]),
+        );
         let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -94,10 +98,4 @@ pub(super) async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<V
         found.push(object.map_or(Value::Null, |object| json!(object)));
     }
     Ok(found)
-}
-
-/// Returns the text at `pointer`; empty if there is none.
-fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    let value = document.pointer(pointer).and_then(Value::as_str);
-    value.unwrap_or_default()
 }

@@ -4,13 +4,14 @@
 //! [`View`](crate::view::View), and returns a patch. It compares the wanted state with the
 //! pod's existing state, so that a second pass over the patched pod changes nothing.
 
+use json_patch::Patch;
 use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 use std::sync::Arc;
 
 use nvlink_api::{
     class::{Class, GPU, Queue},
-    patch::{Editor, Patch},
+    patch::Editor,
 };
 
 pub mod affinity;

@@ -6,12 +6,13 @@
 //! policies use the same tables. The same list of cases tests both: `tests/cases`.
 
 use nvlink_api::{
-    class::provider::{Identity, PROVIDERS},
-    crd::access::GrantedIn,
+    class::provider::Identity,
+    crd::access::{CiProvider, GrantedIn},
     pod::GPU_RESOURCES,
     yaml::{self, YamlError},
 };
 use serde_json::{Value, json};
+use strum::VariantArray;
 
 use crate::decide::{
     denial::role,
@@ -89,18 +90,16 @@ type Table = (&'static str, String);
 
 /// Returns the tables of the rules as CEL literals.
 fn tables() -> Vec<Table> {
-    let by_account = PROVIDERS
-        .iter()
-        .filter(|row| row.identity == Identity::Account);
-    let by_account: Vec<_> = by_account.map(|row| row.word).collect();
-    let by_labels = PROVIDERS.iter().filter_map(|row| match row.identity {
-        Identity::Labels { project, group } => Some(format!(
-            "{{'word': '{}', 'project': '{project}', 'group': '{group}'}}",
-            row.word
-        )),
-        Identity::Account => None,
-    });
-    let by_labels: Vec<_> = by_labels.collect();
+    let (mut by_account, mut by_labels) = (Vec::new(), Vec::new());
+    for provider in CiProvider::VARIANTS {
+        let word = provider.into_str();
+        match provider.identity() {
+            Identity::Labels { project, group } => by_labels.push(format!(
+                "{{'word': '{word}', 'project': '{project}', 'group': '{group}'}}"
+            )),
+            Identity::Account => by_account.push(word),
+        }
+    }
     vec![
         ("ANNOTATIONS", strings(&ANNOTATIONS)),
         ("BY_ACCOUNT", strings(&by_account)),
@@ -315,7 +314,7 @@ mod tests {
             Rule::OptOut,
             Rule::Size,
         ]
-        .map(Rule::as_str);
+        .map(Into::into);
         for rule in rules {
             let named = [format!("'rule {rule}: "), format!("'{rule}'")];
             assert!(named.iter().any(|name| file.contains(name)), "{rule}");

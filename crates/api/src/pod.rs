@@ -1,9 +1,15 @@
 //! Pods as raw JSON: containers, GPU requests, metadata.
 
+use json_patch::jsonptr::{Pointer, PointerBuf};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{crd::domain_class::GPU, patch::Step, quantity};
+use crate::{crd::domain_class::GPU, quantity};
+
+/// The path of a pod's labels.
+pub const LABELS: &Pointer = Pointer::from_static("/metadata/labels");
+/// The path of a pod's annotations.
+pub const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
 
 /// Prefixes of the resources that are GPUs or parts of GPUs, other than NVIDIA's whole GPUs: those
 /// of NVIDIA's device plugin, and of schedulers that share GPUs. NVIDIA's other resources are
@@ -52,13 +58,8 @@ pub struct Place {
 impl Place {
     /// Returns the path of the container's field `field`.
     #[must_use]
-    pub fn path<'s>(&self, field: &'s str) -> [Step<'s>; 4] {
-        [
-            "spec".into(),
-            self.list.into(),
-            self.index.into(),
-            field.into(),
-        ]
+    pub fn path(&self, field: &str) -> PointerBuf {
+        PointerBuf::from_tokens(["spec", self.list, &self.index.to_string(), field])
     }
 }
 
@@ -75,10 +76,7 @@ impl<'a> Container<'a> {
     /// Returns its name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &'a str {
-        self.value
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        text(self.value, &["name"])
     }
 
     #[must_use]
@@ -113,12 +111,8 @@ impl<'a> Container<'a> {
     /// Returns the requests of the queue's claim that it names, one for each GPU.
     pub fn claimed(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let claims = list(self.value, &["resources", "claims"]);
-        let ours =
-            claims.filter(|one| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
-        ours.map(|one| {
-            let request = one.get("request").and_then(Value::as_str);
-            request.unwrap_or_default()
-        })
+        let ours = claims.filter(|one| text(one, &["name"]) == labels::CLAIM);
+        ours.map(|one| text(one, &["request"]))
     }
 
     /// Returns the amount of `resource` that it requests. The API server defaults requests to
@@ -255,6 +249,13 @@ pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| value.get(key))
 }
 
+/// Returns the string at `path`; empty if there is none.
+#[must_use]
+pub fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
+    let text = at(value, path).and_then(Value::as_str);
+    text.unwrap_or_default()
+}
+
 /// Returns the items of the list at `path`; empty if there is no list.
 pub fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Value> + use<'a> {
     at(value, path)
@@ -284,10 +285,9 @@ pub fn metadata<'a>(pod: &'a Value, map: &str, key: &str) -> Option<&'a Value> {
 /// Returns the service account that the pod runs as.
 #[must_use]
 pub fn service_account(pod: &Value) -> &str {
-    let spec = pod.get("spec");
     ["serviceAccountName", "serviceAccount"]
-        .iter()
-        .filter_map(|field| spec?.get(field)?.as_str())
+        .map(|field| text(pod, &["spec", field]))
+        .into_iter()
         .find(|name| !name.is_empty())
         .unwrap_or("default")
 }
@@ -295,14 +295,11 @@ pub fn service_account(pod: &Value) -> &str {
 /// Returns the pod's name for a log line. A new pod may have only a `generateName`.
 #[must_use]
 pub fn display_name(pod: &Value) -> String {
-    let field = |name: &str| {
-        pod.get("metadata")
-            .and_then(|metadata| metadata.get(name)?.as_str())
-    };
-    match (field("name"), field("generateName")) {
-        (Some(name), _) if !name.is_empty() => name.to_owned(),
-        (_, Some(prefix)) => format!("{prefix}*"),
-        _ => String::new(),
+    match text(pod, &["metadata", "name"]) {
+        "" => at(pod, &["metadata", "generateName"])
+            .and_then(Value::as_str)
+            .map_or_else(String::new, |prefix| format!("{prefix}*")),
+        name => name.to_owned(),
     }
 }
 

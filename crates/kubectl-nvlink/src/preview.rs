@@ -98,10 +98,8 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
         "--strict needs nodes: add Nodes or NodeTopologies with --cluster PATH"
     );
     let preview = Preview::new(args, cluster)?;
-    let mut changes = Vec::new();
-    for document in documents {
-        changes.push(preview.document(document)?);
-    }
+    let documents = documents.into_iter();
+    let changes: Vec<_> = documents.map(|one| preview.document(one)).collect();
     if changes.iter().all(|change| change.verdicts.is_empty()) {
         eprintln!("note: the input has no pods and no pod templates");
     } else if args.cluster.is_empty() {
@@ -133,24 +131,25 @@ impl<'a> Preview<'a> {
         })
     }
 
-    fn document(&self, before: Value) -> anyhow::Result<Change> {
+    fn document(&self, before: Value) -> Change {
         let mut change = Change {
             after: before.clone(),
             before,
             verdicts: Vec::new(),
         };
         for template in template::find(&change.before) {
-            let pod = change.before.pointer(&template.path).cloned();
+            let path = template.path.as_str();
+            let pod = change.before.pointer(path).cloned();
             let (mut verdict, after) =
-                self.template(&template, &change.before, pod.unwrap_or_default())?;
+                self.template(&template, &change.before, pod.unwrap_or_default());
             let unheard = template::unheard(&change.before, &template);
             verdict.notes.extend(unheard);
             change.verdicts.push(verdict);
-            if let (Some(after), Some(place)) = (after, change.after.pointer_mut(&template.path)) {
+            if let (Some(after), Some(place)) = (after, change.after.pointer_mut(path)) {
                 *place = after;
             }
         }
-        Ok(change)
+        change
     }
 
     /// Decides on the pods of `template`. Returns the verdict and the resulting template.
@@ -159,7 +158,7 @@ impl<'a> Preview<'a> {
         template: &Template,
         document: &Value,
         before: Value,
-    ) -> anyhow::Result<(Verdict, Option<Value>)> {
+    ) -> (Verdict, Option<Value>) {
         let namespace = template.object.namespace.as_deref();
         let namespace = namespace.unwrap_or(&self.args.namespace);
         let user = maker::user(&self.args.user);
@@ -167,7 +166,7 @@ impl<'a> Preview<'a> {
         let mut verdict = Verdict::new(template, namespace, &subject);
         if let Some(why) = self.exempt(namespace) {
             verdict.notes.push(why);
-            return Ok((verdict, None));
+            return (verdict, None);
         }
         self.default_class(namespace);
         let dress = Dress::of(template);
@@ -183,11 +182,11 @@ impl<'a> Preview<'a> {
         match self.runtime.block_on(decision) {
             Err(refusal) => {
                 self.refuse(&mut verdict, template, refusal);
-                Ok((verdict, None))
+                (verdict, None)
             }
-            Ok(admitted) => {
-                let mut pod = admitted.pod.clone();
-                let own: json_patch::Patch = serde_json::from_slice(&admitted.patch.to_json())?;
+            Ok(mut admitted) => {
+                let mut pod = std::mem::take(&mut admitted.pod);
+                let own = std::mem::take(&mut admitted.patch);
                 if let Some(node) = node {
                     pod["spec"]["nodeName"] = node;
                 }
@@ -202,8 +201,8 @@ impl<'a> Preview<'a> {
                         (after, patch)
                     }
                 };
-                verdict.patch(&template.path, &patch)?;
-                Ok((verdict, Some(after)))
+                verdict.patch(patch);
+                (verdict, Some(after))
             }
         }
     }

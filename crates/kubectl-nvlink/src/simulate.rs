@@ -112,7 +112,7 @@ impl Meter {
         let _ = write!(
             io::stderr(),
             "\r\x1b[K{}: {ended} of {jobs} jobs",
-            policy.name()
+            policy.into_str()
         );
     }
 

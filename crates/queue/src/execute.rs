@@ -310,9 +310,7 @@ impl Writer {
     }
 
     async fn patch(&self, document: &Value, patch: &PodPatch) -> kube::Result<Value> {
-        let operations = serde_json::from_value(patch.operations.clone());
-        let operations = operations.map_err(kube::Error::SerdeError)?;
-        let operations = Patch::Json::<()>(operations);
+        let operations = Patch::Json::<()>(patch.operations.clone());
         let params = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()

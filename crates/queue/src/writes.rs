@@ -3,13 +3,17 @@
 //! Each patch names the version of the pod that it changes, so it fails if the pod has changed.
 //! Each that moves a pod on carries the number of the leader's term.
 
+use json_patch::{
+    Patch,
+    jsonptr::{Pointer, PointerBuf},
+};
 use nvlink_admission::decide::{affinity, gate};
 use nvlink_api::{
-    patch::{Editor, Step, WrongType},
+    patch::{Editor, WrongType},
     pod,
 };
 use nvlink_topology::labels;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Life, Placement, claim::Named, notice::TEMPORARY, prune::prune};
 
@@ -25,7 +29,6 @@ pub(crate) const REFUSED: &str = "QueueNodeRefuses";
 
 /// What our labels and annotations begin with.
 const OURS: &str = "nvlink-domains.io/";
-const ANNOTATIONS: [Step<'_>; 2] = [Step::Key("metadata"), Step::Key("annotations")];
 
 /// Something that the queue writes into a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +51,7 @@ pub(crate) enum Write {
 /// A patch of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodPatch {
-    /// The operations of a JSON patch.
-    pub operations: Value,
+    pub operations: Patch,
     /// Whether it is one of the pod's status.
     pub status: bool,
 }
@@ -100,38 +102,49 @@ impl Write {
     pub(crate) fn patch(&self, pod: &Value, term: i32) -> Result<PodPatch, Unwritable> {
         let at = gate::gates(pod).position(|gate| gate == labels::QUEUE_GATE);
         let at = at.ok_or(Unwritable::NotWaiting);
-        let mut operations = version(pod);
+        let mut editor = Editor::of_version(pod);
         match self {
             Self::Prepare(placement) => {
                 at?;
-                operations.extend(placed(pod, placement, term, false)?);
+                place(&mut editor, placement, term)?;
             }
             Self::Release(placement) => {
-                let gate = format!("/spec/schedulingGates/{}", at?);
-                operations.push(json!({
-                    "op": "test", "path": format!("{gate}/name"), "value": labels::QUEUE_GATE
-                }));
-                operations.extend(placed(pod, placement, term, true)?);
-                operations.push(json!({"op": "remove", "path": gate}));
+                let at = at?.to_string();
+                editor.expect(&gate::PATH.concat(&PointerBuf::from_tokens([&at, "name"])));
+                place(&mut editor, placement, term)?;
+                tell(&mut editor, placement)?;
+                for key in TEMPORARY {
+                    editor.remove(pod::ANNOTATIONS, key);
+                }
+                if let Some(node) = &placement.node {
+                    affinity::pin(&mut editor, node)?;
+                }
+                editor.remove(gate::PATH, &at);
             }
             Self::Reassign(placement) => {
                 if Life::of(pod) != Life::Released {
                     return Err(Unwritable::NotWaiting);
                 }
-                operations.extend(placed(pod, placement, term, false)?);
+                place(&mut editor, placement, term)?;
+                tell(&mut editor, placement)?;
             }
             Self::Reject { reason, message } => {
                 if *reason == TIMEOUT {
                     at?;
                 }
-                let mut editor = Editor::new(pod.clone());
-                editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
-                operations.extend(recorded(editor)?);
-                operations.extend(failed(reason, message));
+                sign(&mut editor, term)?;
+                let status = [
+                    ("phase", "Failed"),
+                    ("reason", reason),
+                    ("message", message),
+                ];
+                for (key, value) in status {
+                    editor.insert(Pointer::from_static("/status"), key, value.into())?;
+                }
             }
         }
         Ok(PodPatch {
-            operations: Value::Array(operations),
+            operations: editor.finish().1,
             status: matches!(self, Self::Reject { .. }),
         })
     }
@@ -157,62 +170,33 @@ pub(super) fn is_same(before: &Value, after: &Value) -> bool {
     asks(before) == asks(after) && alike("labels") && alike("annotations")
 }
 
-/// Returns the tests that the pod is the same one, and has not changed.
-fn version(pod: &Value) -> Vec<Value> {
-    let test = |field: &str| {
-        let value = pod::at(pod, &["metadata", field]);
-        json!({"op": "test", "path": format!("/metadata/{field}"), "value": value})
-    };
-    vec![test("uid"), test("resourceVersion")]
-}
-
-/// Returns the operations that record a placement, and with `pinned` narrow the affinity to it.
-fn placed(
-    pod: &Value,
-    placement: &Placement,
-    term: i32,
-    pinned: bool,
-) -> Result<Vec<Value>, Unwritable> {
+/// Records a placement.
+fn place(editor: &mut Editor, placement: &Placement, term: i32) -> Result<(), Unwritable> {
     let text =
         serde_json::to_string(placement).map_err(|error| Unwritable::Json(error.to_string()))?;
-    let mut editor = Editor::new(pod.clone());
-    editor.insert(&ANNOTATIONS, labels::QUEUE_PLACEMENT, text.into())?;
-    editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
-    let released = pinned || Life::of(pod) == Life::Released;
-    if let Some(named) = Named::of(pod).filter(|_| released) {
-        for (key, value) in named.annotations(placement) {
-            editor.insert(&ANNOTATIONS, &key, value.into())?;
-        }
-    }
-    if pinned {
-        for key in TEMPORARY {
-            editor.remove(&ANNOTATIONS, key);
-        }
-        if let Some(node) = &placement.node {
-            affinity::pin(&mut editor, node)?;
-        }
-    }
-    recorded(editor)
+    editor.insert(pod::ANNOTATIONS, labels::QUEUE_PLACEMENT, text.into())?;
+    sign(editor, term)
 }
 
-/// Returns the operations of the edits.
-fn recorded(editor: Editor) -> Result<Vec<Value>, Unwritable> {
-    let (_, patch) = editor.finish();
-    serde_json::from_slice(&patch.to_json()).map_err(|error| Unwritable::Json(error.to_string()))
+/// Names the leader's term.
+fn sign(editor: &mut Editor, term: i32) -> Result<(), Unwritable> {
+    let term = term.to_string().into();
+    Ok(editor.insert(pod::ANNOTATIONS, labels::QUEUE_TERM, term)?)
 }
 
-/// Returns the operations that fail a pod, on its status.
-fn failed(reason: &str, message: &str) -> [Value; 3] {
-    [
-        ("phase", "Failed"),
-        ("reason", reason),
-        ("message", message),
-    ]
-    .map(|(key, value)| json!({"op": "add", "path": format!("/status/{key}"), "value": value}))
+/// Tells the containers of a pod with a claim the GPUs of their ranks.
+fn tell(editor: &mut Editor, placement: &Placement) -> Result<(), Unwritable> {
+    let named = Named::of(editor.document()).into_iter();
+    for (key, value) in named.flat_map(|named| named.annotations(placement)) {
+        editor.insert(pod::ANNOTATIONS, &key, value.into())?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn pod() -> Value {
@@ -256,8 +240,7 @@ mod tests {
         let mut pod = pod();
         let patch = write.patch(&pod, 3).unwrap();
         assert_eq!(patch.status, matches!(write, Write::Reject { .. }));
-        let operations: json_patch::Patch = serde_json::from_value(patch.operations).unwrap();
-        json_patch::patch(&mut pod, &operations).unwrap();
+        json_patch::patch(&mut pod, &patch.operations).unwrap();
         pod
     }
 
@@ -321,7 +304,7 @@ mod tests {
         let changed = |path: &str, value: Value| {
             let mut pod = pod();
             let operation = json!([{"op": "add", "path": path, "value": value}]);
-            let operation: json_patch::Patch = serde_json::from_value(operation).unwrap();
+            let operation: Patch = serde_json::from_value(operation).unwrap();
             json_patch::patch(&mut pod, &operation).unwrap();
             is_same(&super::tests::pod(), &pod)
         };
@@ -350,11 +333,10 @@ mod tests {
     #[test]
     fn a_patch_fails_on_another_version_or_another_pod() {
         let patch = Write::Release(placement()).patch(&pod(), 3).unwrap();
-        let patch: json_patch::Patch = serde_json::from_value(patch.operations).unwrap();
         for (field, value) in [("uid", "v"), ("resourceVersion", "8")] {
             let mut other = pod();
             other["metadata"][field] = json!(value);
-            json_patch::patch(&mut other, &patch).unwrap_err();
+            json_patch::patch(&mut other, &patch.operations).unwrap_err();
         }
     }
 }

@@ -15,7 +15,7 @@ const MOST_IDLE_ROUNDS: u32 = 1_000;
 
 /// A rule of the simulation that a policy broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the simulation of {} is wrong, please report this: {problem}", .policy.map_or("a policy", Policy::name))]
+#[error("the simulation of {} is wrong, please report this: {problem}", .policy.map_or("a policy", Into::into))]
 pub struct Inconsistent {
     policy: Option<Policy>,
     problem: String,

@@ -73,7 +73,7 @@ pub fn run(
     let rejected = trace.jobs.len() - entries.len();
     let mut ratings = Ratings::new(cluster);
     let mut outcomes = Vec::new();
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         let mut scheduler: Box<dyn Scheduler> = match policy {
             Policy::NvlinkDomains => Box::new(Queue::new(cluster, &entries)),
             _ => Box::new(Baseline::new(policy, cluster, &entries, seed)),

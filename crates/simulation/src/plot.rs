@@ -98,7 +98,7 @@ fn legend(svg: &mut String, outcomes: &[Outcome]) {
             svg,
             &format!("<path class=\"curve p{at}\" d=\"M{x} 24H{end}\"/>"),
         );
-        let name = outcome.policy.name();
+        let name = outcome.policy.into_str();
         line(svg, &format!("<text x=\"{text}\" y=\"28\">{name}</text>"));
     }
 }

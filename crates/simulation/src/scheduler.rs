@@ -2,11 +2,13 @@
 
 use nvlink_planner::Millis;
 use nvlink_topology::GpuSet;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::{cluster::Demand, trace::Job};
 
 /// Who decides which job starts when, and on which GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Policy {
     /// The planner.
     NvlinkDomains,
@@ -21,23 +23,7 @@ pub enum Policy {
 
 impl Policy {
     /// All policies, in the order of reports.
-    pub const ALL: [Self; 4] = [
-        Self::NvlinkDomains,
-        Self::Spread,
-        Self::Packed,
-        Self::Aligned,
-    ];
-
-    /// Returns the name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NvlinkDomains => "nvlink-domains",
-            Self::Spread => "spread",
-            Self::Packed => "packed",
-            Self::Aligned => "aligned",
-        }
-    }
+    pub const ALL: &[Self] = Self::VARIANTS;
 }
 
 /// GPUs of one node that a pod holds.

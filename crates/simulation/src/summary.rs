@@ -184,7 +184,7 @@ impl Report {
         let capacity = |makespan| count(self.gpus) * makespan;
         let busy = makespan.filter(|&makespan| makespan > 0.0);
         Summary {
-            name: policy.name(),
+            name: policy.into_str(),
             jobs: self.jobs,
             rejected: self.rejected,
             wait_seconds: waits.map(|all| Waits {

@@ -62,7 +62,7 @@ impl From<String> for Fault {
             (xid.to_string() == number).then_some(Self::Xid(xid))
         };
         let action = |name: &str| {
-            let mut all = RecoveryAction::ALL.into_iter().map(Self::Recovery);
+            let mut all = RecoveryAction::ALL.iter().copied().map(Self::Recovery);
             all.find(|fault| fault.to_string().strip_prefix(RECOVERY) == Some(name))
         };
         match word.as_str() {

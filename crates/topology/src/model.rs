@@ -6,6 +6,7 @@ mod derived;
 mod measured;
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::Fault;
 
@@ -106,9 +107,10 @@ pub struct Source {
 }
 
 /// The kinds of source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum SourceKind {
     /// The driver's management library.
     Nvml,
@@ -124,12 +126,7 @@ impl SourceKind {
     /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nvml => "nvml",
-            Self::Sysfs => "sysfs",
-            Self::File => "file",
-            Self::Sim => "sim",
-        }
+        self.into()
     }
 }
 
@@ -219,9 +216,10 @@ pub struct Remote {
 }
 
 /// The kind of device at the other end of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum RemoteKind {
     /// Another GPU.
     Gpu,
@@ -235,11 +233,7 @@ impl RemoteKind {
     /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::Switch => "switch",
-            Self::Unknown => "unknown",
-        }
+        self.into()
     }
 }
 
@@ -262,9 +256,10 @@ pub struct Edge {
 }
 
 /// How an edge connects two GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Via {
     /// Links from GPU to GPU.
     Direct,
@@ -278,11 +273,7 @@ impl Via {
     /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Switch => "switch",
-            Self::Fabric => "fabric",
-        }
+        self.into()
     }
 }
 
@@ -305,9 +296,12 @@ pub struct Path {
 }
 
 /// The hardware that a path crosses, nearest first, in the words of `nvidia-smi topo -m`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum PathClass {
     /// NVLink.
     Nvlink,
@@ -327,14 +321,7 @@ impl PathClass {
     /// Returns the word used in JSON, in label values and in `topo -m`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nvlink => "NVLINK",
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        }
+        self.into()
     }
 }
 

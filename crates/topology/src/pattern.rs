@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use strum::EnumString;
+
 /// The communication pattern of a job: the volume that each rank sends to each other
 /// rank, for one byte of payload per GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,7 +65,11 @@ impl Shape {
 
 /// How close GPUs must be to each other, closest first: those of a pod, or those of the pods of a
 /// gang.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, EnumString,
+)]
+#[strum(serialize_all = "kebab-case")]
+#[strum(parse_err_ty = UnknownWord, parse_err_fn = UnknownWord::scope)]
 pub enum Scope {
     /// One GPU.
     Gpu,
@@ -92,6 +98,21 @@ pub struct UnknownWord {
 const PATTERNS: &str = "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp)";
 const SCOPES: &str = "gpu, nvlink-domain, node, rack, zone or cluster";
 
+impl UnknownWord {
+    fn new(what: &'static str, word: &str, expected: &'static str) -> Self {
+        let word = word.chars().take(64).collect();
+        Self {
+            what,
+            word,
+            expected,
+        }
+    }
+
+    fn scope(word: &str) -> Self {
+        Self::new("scope", word, SCOPES)
+    }
+}
+
 impl FromStr for Pattern {
     type Err = UnknownWord;
 
@@ -104,11 +125,7 @@ impl FromStr for Pattern {
             "none" => Ok(Self::None),
             shape => parse_shape(shape)
                 .map(Self::Shape)
-                .ok_or_else(|| UnknownWord {
-                    what: "pattern",
-                    word: word.chars().take(64).collect(),
-                    expected: PATTERNS,
-                }),
+                .ok_or_else(|| UnknownWord::new("pattern", shape, PATTERNS)),
         }
     }
 }
@@ -177,41 +194,5 @@ impl Scope {
     #[must_use]
     pub fn of_pods(self) -> Option<Self> {
         (self > Self::Node).then_some(self)
-    }
-}
-
-impl FromStr for Scope {
-    type Err = UnknownWord;
-
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        Ok(match word {
-            "gpu" => Self::Gpu,
-            "nvlink-domain" => Self::NvlinkDomain,
-            "node" => Self::Node,
-            "rack" => Self::Rack,
-            "zone" => Self::Zone,
-            "cluster" => Self::Cluster,
-            _ => {
-                let word = word.chars().take(64).collect();
-                return Err(UnknownWord {
-                    what: "scope",
-                    word,
-                    expected: SCOPES,
-                });
-            }
-        })
-    }
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gpu => "gpu",
-            Self::NvlinkDomain => "nvlink-domain",
-            Self::Node => "node",
-            Self::Rack => "rack",
-            Self::Zone => "zone",
-            Self::Cluster => "cluster",
-        })
     }
 }

@@ -1,12 +1,27 @@
 //! What the driver says must be done with a GPU before it works again.
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// What the driver asks for, its own verdict on a GPU: the values of
 /// `nvmlDeviceGpuRecoveryAction_t` (`nvml.h`), which NVML's field 230 returns since driver
 /// R565.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RecoveryAction {
     /// Nothing: the GPU can be used.
     None,
@@ -32,17 +47,7 @@ pub enum RecoveryAction {
 
 impl RecoveryAction {
     /// All of them, in the order of NVML's numbers.
-    pub const ALL: [Self; 9] = [
-        Self::None,
-        Self::GpuReset,
-        Self::NodeReboot,
-        Self::DrainP2p,
-        Self::DrainAndReset,
-        Self::RecoverImexDomain,
-        Self::BusReset,
-        Self::SystemReboot,
-        Self::Other,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Returns the action with this number in NVML.
     #[must_use]
@@ -55,17 +60,7 @@ impl RecoveryAction {
     /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::GpuReset => "gpu_reset",
-            Self::NodeReboot => "node_reboot",
-            Self::DrainP2p => "drain_p2p",
-            Self::DrainAndReset => "drain_and_reset",
-            Self::RecoverImexDomain => "recover_imex_domain",
-            Self::BusReset => "bus_reset",
-            Self::SystemReboot => "system_reboot",
-            Self::Other => "other",
-        }
+        self.into()
     }
 
     /// Reports whether the GPU itself is broken until the action was taken.

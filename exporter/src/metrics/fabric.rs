@@ -37,7 +37,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
 fn verdicts(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let actions = health(data).filter_map(|(ids, one)| Some((ids, one.recovery?)));
     let actions = actions.flat_map(|([gpu, uuid], current)| {
-        RecoveryAction::ALL.into_iter().map(move |action| {
+        RecoveryAction::ALL.iter().map(move |&action| {
             let labels = [gpu, uuid, action.as_str().into()];
             (labels, Value::Whole((action == current).into()))
         })

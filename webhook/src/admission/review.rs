@@ -5,7 +5,8 @@
 //! reports what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use nvlink_api::{patch::Patch, pod};
+use json_patch::Patch;
+use nvlink_api::pod::{self, text};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -68,19 +69,19 @@ pub struct Invalid {
 /// # Errors
 /// When the body is not an AdmissionReview, or not one of a pod.
 pub fn read(body: &[u8]) -> Result<Review, Invalid> {
-    let review = wire::read(body).map_err(|error| Invalid {
+    let mut review = wire::read(body).map_err(|error| Invalid {
         uid: uid_of_prefix(body),
         message: format!("the request is not valid JSON: {error}"),
     })?;
-    let checked = check(&review);
-    let request = review.request.unwrap_or_default();
-    let uid = request.uid.clone();
+    let uid = text(&review, &["request", "uid"]).to_owned();
     let invalid = |message| Invalid {
         uid: uid.clone(),
         message,
     };
-    checked.map_err(invalid)?;
-    let action = match (&request.operation[..], &request.sub_resource[..]) {
+    check(&review).map_err(invalid)?;
+    let request = &mut review["request"];
+    let operation = text(request, &["operation"]);
+    let action = match (operation, text(request, &["subResource"])) {
         ("CREATE", "") => Action::Create,
         // A status update can change labels and annotations too.
         ("UPDATE", "" | "status") => Action::Update,
@@ -93,8 +94,12 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
 }
 
 /// Returns the pod to decide on.
-fn question(request: wire::Request, action: Action) -> Result<Request, String> {
-    let (pod, old) = (request.object.0, request.old_object.0);
+fn question(request: &mut Value, action: Action) -> Result<Request, String> {
+    let mut object = |key: &str| {
+        let object = request.get_mut(key).filter(|object| object.is_object());
+        object.map(Value::take).unwrap_or_default()
+    };
+    let (pod, old) = (object("object"), object("oldObject"));
     if action != Action::Create && !old.is_object() {
         return Err("request.oldObject is missing: there is no change to decide on".to_owned());
     }
@@ -107,36 +112,45 @@ fn question(request: wire::Request, action: Action) -> Result<Request, String> {
             "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
         ));
     }
-    let own = pod::at(&pod, &["metadata", "namespace"]).and_then(Value::as_str);
-    let namespace = Some(request.namespace)
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| own.unwrap_or_default().to_owned());
+    let namespace = match text(request, &["namespace"]) {
+        "" => text(&pod, &["metadata", "namespace"]),
+        namespace => namespace,
+    };
     if namespace.is_empty() {
         return Err("request.namespace is missing: every pod has a namespace".to_owned());
     }
-    let wire::UserInfo {
-        username,
-        uid,
-        groups,
-        extra,
-    } = request.user_info;
-    let user = User {
-        username,
-        uid,
-        groups,
-        extra,
-    };
     Ok(Request {
-        uid: request.uid,
-        namespace,
+        uid: text(request, &["uid"]).to_owned(),
+        namespace: namespace.to_owned(),
         subject: Subject {
-            user,
+            user: user(request),
             service_account: pod::service_account(&pod).to_owned(),
         },
         action,
         pod,
         old,
     })
+}
+
+/// Returns the user who makes the request.
+fn user(request: &Value) -> User {
+    let extra = pod::entries(request, &["userInfo", "extra"]);
+    User {
+        username: text(request, &["userInfo", "username"]).to_owned(),
+        uid: text(request, &["userInfo", "uid"]).to_owned(),
+        groups: texts(request, &["userInfo", "groups"]),
+        extra: extra
+            .map(|(key, values)| (key.clone(), texts(values, &[])))
+            .collect(),
+    }
+}
+
+/// Returns the strings of the list at `path`.
+fn texts(value: &Value, path: &[&str]) -> Vec<String> {
+    let items = pod::list(value, path);
+    items
+        .filter_map(|item| Some(item.as_str()?.to_owned()))
+        .collect()
 }
 
 fn other(uid: String, operation: &str, subresource: &str) -> Review {
@@ -150,8 +164,9 @@ fn other(uid: String, operation: &str, subresource: &str) -> Review {
     Review::Other { uid, reason }
 }
 
-fn check(review: &wire::Review) -> Result<(), String> {
-    let (kind, version) = (short(&review.kind), short(&review.api_version));
+fn check(review: &Value) -> Result<(), String> {
+    let at = |path: &[&str]| short(text(review, path));
+    let (kind, version) = (at(&["kind"]), at(&["apiVersion"]));
     if kind != "AdmissionReview" {
         return Err(format!(
             "the request's kind is {kind:?}, not \"AdmissionReview\""
@@ -162,18 +177,13 @@ fn check(review: &wire::Review) -> Result<(), String> {
             "the request's apiVersion is {version:?}, not {API_VERSION:?}"
         ));
     }
-    let Some(request) = &review.request else {
+    if !review["request"].is_object() {
         return Err("the review has no request".to_owned());
-    };
-    if request.uid.is_empty() {
+    }
+    if text(review, &["request", "uid"]).is_empty() {
         return Err("request.uid is missing".to_owned());
     }
-    let wire::Kind {
-        group,
-        version,
-        kind,
-    } = &request.kind;
-    let kind = [group, version, kind].map(|text| short(text));
+    let kind = ["group", "version", "kind"].map(|field| at(&["request", "kind", field]));
     if kind != ["", "v1", "Pod"] {
         let [group, version, kind] = kind;
         return Err(format!(
@@ -305,7 +315,7 @@ impl Answer {
     /// Never in practice: all fields serialize.
     pub fn to_review(&self) -> serde_json::Result<Vec<u8>> {
         let patch = !self.patch.is_empty();
-        let patch = patch.then(|| STANDARD.encode(self.patch.to_json()));
+        let patch = patch.then(|| serde_json::to_vec(&self.patch)).transpose()?;
         let decision = self.audit.as_deref();
         serde_json::to_vec(&Written {
             api_version: API_VERSION,
@@ -315,7 +325,7 @@ impl Answer {
                 allowed: self.refused.is_none(),
                 status: self.refused.as_ref().map(Status::of),
                 patch_type: patch.is_some().then_some("JSONPatch"),
-                patch,
+                patch: patch.map(|patch| STANDARD.encode(patch)),
                 warnings: self.warnings.iter().map(|line| warning(line)).collect(),
                 audit_annotations: decision.map(|decision| Audit { decision }),
             },

@@ -296,7 +296,7 @@ impl<A: Authorizer> Webhook<A> {
             namespace,
             pod,
             user,
-            outcome = outcome.as_str(),
+            outcome = outcome.into_str(),
             class = record.map(|record| record.class.as_str()),
             gpus = record.map(|record| record.gpus),
             scope = record.map(|record| record.scope.as_str()),
@@ -333,16 +333,16 @@ impl<A: Authorizer> Webhook<A> {
             .as_deref()
             .filter(|class| self.admission.view.read().class(class).is_some());
         self.metrics
-            .denial(known.unwrap_or_default().to_owned(), rule.as_str());
+            .denial(known.unwrap_or_default().to_owned(), rule.into_str());
         self.recent.add(|| {
             let decision = Decision::new(Outcome::Denied, namespace, pod, &message);
-            let rule = Some(rule.as_str());
+            let rule = Some(rule.into_str());
             Decision {
                 rule,
                 ..decision.about(class.as_deref())
             }
         });
-        let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
+        let (outcome, rule) = (Outcome::Denied.into_str(), rule.into_str());
         tracing::info!(
             uid,
             namespace,

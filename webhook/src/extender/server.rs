@@ -152,7 +152,7 @@ impl Endpoint {
         };
         let took = start.elapsed();
         self.metrics.extender().count(verb, call, took);
-        let (verb, outcome) = (verb.as_str(), call.as_str());
+        let (verb, outcome) = (verb.into_str(), call.into_str());
         tracing::debug!(verb, outcome, ?took, "extended the scheduler");
         response
     }

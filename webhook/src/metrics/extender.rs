@@ -7,45 +7,25 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::{Registry, Unit},
 };
+use strum::{IntoStaticStr, VariantArray};
 
 /// A verb of kube-scheduler's extender API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Verb {
     Filter,
     Prioritize,
 }
 
 /// The outcome of a call of the extender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Call {
     Answered,
     /// Could not be parsed, or was too large.
     Invalid,
     /// There was no time or no room.
     Overloaded,
-}
-
-impl Verb {
-    /// Returns the word used in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Filter => "filter",
-            Self::Prioritize => "prioritize",
-        }
-    }
-}
-
-impl Call {
-    /// Returns the word used in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Invalid => "invalid",
-            Self::Overloaded => "overloaded",
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -95,8 +75,8 @@ impl Calls {
 
     /// Makes the series: without an extender, there are none.
     pub fn start(&self) {
-        for verb in [Verb::Filter, Verb::Prioritize].map(Verb::as_str) {
-            for outcome in [Call::Answered, Call::Invalid, Call::Overloaded].map(Call::as_str) {
+        for verb in Verb::VARIANTS.iter().map(Verb::into_str) {
+            for outcome in Call::VARIANTS.iter().map(Call::into_str) {
                 drop(self.requests.get_or_create_owned(&ByCall { verb, outcome }));
             }
             drop(self.duration.get_or_create(&ByVerb { verb }));
@@ -105,7 +85,7 @@ impl Calls {
 
     /// Counts a call.
     pub fn count(&self, verb: Verb, outcome: Call, took: Duration) {
-        let (verb, outcome) = (verb.as_str(), outcome.as_str());
+        let (verb, outcome) = (verb.into_str(), outcome.into_str());
         let by = ByCall { verb, outcome };
         self.requests.get_or_create_owned(&by).inc();
         let duration = self.duration.get_or_create(&ByVerb { verb });

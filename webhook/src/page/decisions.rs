@@ -61,7 +61,7 @@ fn entry(decision: &Decision, query: &Query) -> String {
         number = decision.number,
         find = escape(&find),
         shown = time.replace('T', " ").trim_end_matches('Z'),
-        outcome = decision.outcome.as_str(),
+        outcome = decision.outcome.into_str(),
         about = escape(&about.join(", ")),
         why = escape(&decision.reason),
     )
@@ -78,7 +78,7 @@ pub(super) fn json(decision: &Decision) -> Value {
     let mut value = json!({
         "number": decision.number,
         "time": time(decision),
-        "outcome": decision.outcome.as_str(),
+        "outcome": decision.outcome.into_str(),
         "reason": decision.reason,
     });
     let optional = [

@@ -133,7 +133,7 @@ pub(super) fn of_decision(decision: &Decision) -> String {
     }
     fields.add("class", decision.class.as_deref().unwrap_or_default());
     fields.add("project", decision.project.as_deref().unwrap_or_default());
-    fields.add("is", decision.outcome.as_str());
+    fields.add("is", decision.outcome.into_str());
     fields.add("rule", decision.rule.unwrap_or_default());
     fields.0
 }

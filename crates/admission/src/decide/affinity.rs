@@ -2,10 +2,11 @@
 //!
 //! The user's own terms are narrowed, never replaced.
 
+use json_patch::jsonptr::{Pointer, PointerBuf};
 use nvlink_api::{
     class::Class,
     crd::domain_class::Mapping,
-    patch::{Editor, Step, WrongType},
+    patch::{Editor, WrongType},
     pod,
 };
 use nvlink_topology::{BrokenGpus, Pattern, Scope, labels};
@@ -60,7 +61,7 @@ pub(super) fn prefer_fast_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(),
 
 fn prefer(pod: &mut Editor, weight: u32, expression: &Value) -> Result<(), Refusal> {
     let term = json!({"weight": weight, "preference": {"matchExpressions": [expression]}});
-    let path = ["spec", "affinity", "nodeAffinity", PREFERRED].map(Step::from);
+    let path = affinity("nodeAffinity", PREFERRED);
     Ok(append_missing(pod, &path, &[term])?)
 }
 
@@ -86,15 +87,8 @@ fn narrow(pod: &mut Editor, kind: &str, requirements: Vec<Value>) -> Result<(), 
     if requirements.is_empty() {
         return Ok(());
     }
-    let required = ["spec", "affinity", "nodeAffinity", REQUIRED].map(Step::from);
-    let terms = [
-        "spec",
-        "affinity",
-        "nodeAffinity",
-        REQUIRED,
-        "nodeSelectorTerms",
-    ]
-    .map(Step::from);
+    let required = affinity("nodeAffinity", REQUIRED);
+    let terms = required.with_trailing_token("nodeSelectorTerms");
     if pod.get(&required).is_none() {
         let term = Value::from_iter([(kind, Value::Array(requirements))]);
         return pod.append(&terms, term);
@@ -106,7 +100,7 @@ fn narrow(pod: &mut Editor, kind: &str, requirements: Vec<Value>) -> Result<(), 
         .and_then(Value::as_array)
         .map_or(0, Vec::len);
     for index in 0..count {
-        let at = |field| [&terms[..], &[index.into(), Step::Key(field)]].concat();
+        let at = |field: &str| terms.concat(&PointerBuf::from_tokens([&index.to_string(), field]));
         let filled = |field| pod.get(&at(field)).is_some_and(|list| list != &json!([]));
         if !filled("matchExpressions") && !filled("matchFields") {
             continue;
@@ -148,7 +142,7 @@ fn above(key: &str, least: u32) -> Value {
 
 /// Adds a toleration of the taint that keeps other pods off the nodes of the class.
 pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
-    let path = ["spec", "tolerations"].map(Step::from);
+    let path = Pointer::from_static("/spec/tolerations");
     let same = |toleration: &Value| {
         let field = |name: &str| toleration.get(name).and_then(Value::as_str);
         field("key") == Some(labels::CLASS)
@@ -160,7 +154,7 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
                 .is_none_or(Value::is_null)
     };
     if pod
-        .get(&path)
+        .get(path)
         .and_then(Value::as_array)
         .is_some_and(|all| all.iter().any(same))
     {
@@ -169,7 +163,7 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
     let toleration = json!({
         "key": labels::CLASS, "operator": "Equal", "value": class.name, "effect": "NoSchedule"
     });
-    Ok(pod.append(&path, toleration)?)
+    Ok(pod.append(path, toleration)?)
 }
 
 /// Adds pod affinity that keeps the pods of a gang together: as close as possible, and within the
@@ -192,7 +186,7 @@ pub(super) fn join_gang(
         Scope::Zone => 2,
         Scope::Cluster => 3,
     };
-    let preferred = ["spec", "affinity", "podAffinity", PREFERRED].map(Step::from);
+    let preferred = affinity("podAffinity", PREFERRED);
     for (key, weight) in levels.into_iter().zip(CLOSE).take(closer) {
         let item = json!({"weight": weight, "podAffinityTerm": term(key)});
         append_missing(pod, &preferred, &[item])?;
@@ -205,7 +199,7 @@ pub(super) fn join_gang(
         Scope::Cluster => return Ok(()),
     };
     let term = term(key);
-    let path = ["spec", "affinity", "podAffinity", REQUIRED].map(Step::from);
+    let path = affinity("podAffinity", REQUIRED);
     let present = pod.get(&path).and_then(Value::as_array);
     let mut others = present.into_iter().flatten().enumerate();
     let bad = others.find(|(_, own)| **own != term && !matches_itself(pod.document(), own));
@@ -251,7 +245,12 @@ fn matches_itself(document: &Value, term: &Value) -> bool {
             .all(|(key, value)| pod::metadata(document, "labels", key) == Some(value))
 }
 
-fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), WrongType> {
+/// Returns the path of the terms of one kind of affinity.
+fn affinity(kind: &str, necessity: &str) -> PointerBuf {
+    PointerBuf::from_tokens(["spec", "affinity", kind, necessity])
+}
+
+fn append_missing(pod: &mut Editor, list: &Pointer, items: &[Value]) -> Result<(), WrongType> {
     for item in items {
         let present = pod
             .get(list)

@@ -3,10 +3,11 @@
 //! The claim does not exist yet: the queue creates it when it has chosen the GPUs, with one request
 //! for each rank. A pod's spec is final, so its containers name their ranks now.
 
+use json_patch::jsonptr::Pointer;
 use nvlink_api::{
     class::Class,
     crd::domain_class::Mapping,
-    patch::{Editor, Step},
+    patch::Editor,
     pod::{self, Container, Place, Role, list},
 };
 use nvlink_topology::{descriptor::hash, labels};
@@ -30,14 +31,14 @@ pub(crate) fn is_named(pod: &Value) -> bool {
 /// Reports whether the pod names a claim of the queue in another entry than its own: it would share
 /// the GPUs of another pod.
 pub(crate) fn is_shared(pod: &Value) -> bool {
-    let own = |entry: &Value| entry.get("name").and_then(Value::as_str) == Some(labels::CLAIM);
+    let own = |entry: &Value| pod::text(entry, &["name"]) == labels::CLAIM;
     entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
 }
 
 /// Returns the entries of the pod's claims that are the queue's, by either name.
 fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
     list(pod, &["spec", "resourceClaims"]).filter(|entry| {
-        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+        let text = |key: &str| pod::text(entry, &[key]);
         text("name") == labels::CLAIM || text("resourceClaimName").starts_with(labels::CLAIM_PREFIX)
     })
 }
@@ -98,24 +99,18 @@ fn take(next: &mut u32, gpus: u32) -> Vec<u32> {
 /// Returns the name of the claim of a new pod. `request` is the id of the request, which tells pods
 /// apart whose names the API server is still to generate.
 pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
-    let text = |key: &str| {
-        let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
-    };
     let start = |base: &str| {
         let base: String = base.chars().take(SHOWN).collect();
         let base = base.trim_end_matches(['-', '.']);
         format!("{}{base}-", labels::CLAIM_PREFIX)
     };
-    if let Some(name) = text("name") {
-        return format!(
-            "{}{:016x}",
-            start(name),
-            hash(&format!("{namespace}/{name}"))
-        );
+    let name = pod::text(pod, &["metadata", "name"]);
+    if !name.is_empty() {
+        let hash = hash(&format!("{namespace}/{name}"));
+        return format!("{}{hash:016x}", start(name));
     }
     // No pod with a name has such a claim.
-    let base = text("generateName").unwrap_or_default();
+    let base = pod::text(pod, &["metadata", "generateName"]);
     let start = format!("{}x", start(base));
     let known = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str());
     let again = |known: &&str| {
@@ -152,15 +147,11 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
     }
     let plan = plan(editor.document(), class)?;
     for (place, resource_lists, requests) in plan {
+        let resources = place.path("resources");
         for list in resource_lists {
-            let [spec, containers, index, resources] = place.path("resources");
-            editor.remove(
-                &[spec, containers, index, resources, Step::Key(list)],
-                &class.resource,
-            );
+            editor.remove(&resources.with_trailing_token(list), &class.resource);
         }
-        let [spec, containers, index, resources] = place.path("resources");
-        let claims = [spec, containers, index, resources, Step::Key("claims")];
+        let claims = resources.with_trailing_token("claims");
         for request in requests {
             editor.append(&claims, json!({"name": labels::CLAIM, "request": request}))?;
         }
@@ -189,19 +180,18 @@ pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String>
 
 /// Sets the entry of the pod's claim.
 fn set_claim(editor: &mut Editor, name: &str) -> Result<(), Refusal> {
-    let claims = list(editor.document(), &["spec", "resourceClaims"]);
-    let known = claims
+    const CLAIMS: &Pointer = Pointer::from_static("/spec/resourceClaims");
+    let known = list(editor.document(), &["spec", "resourceClaims"])
         .enumerate()
-        .find(|(_, one)| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
+        .find(|(_, one)| pod::text(one, &["name"]) == labels::CLAIM);
     match known {
         None => {
-            let claims = ["spec".into(), "resourceClaims".into()];
             let entry = json!({"name": labels::CLAIM, "resourceClaimName": name});
-            editor.append(&claims, entry)?;
+            editor.append(CLAIMS, entry)?;
         }
         Some((_, entry)) if entry.get("resourceClaimName") == Some(&json!(name)) => {}
         Some((index, _)) => {
-            let entry = ["spec".into(), "resourceClaims".into(), index.into()];
+            let entry = CLAIMS.with_trailing_token(index);
             editor.remove(&entry, "resourceClaimTemplateName");
             editor.insert(&entry, "resourceClaimName", json!(name))?;
         }

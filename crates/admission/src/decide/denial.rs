@@ -1,10 +1,7 @@
 //! Texts of refusals for a missing right, with the commands that grant it.
 
 use nvlink_api::{
-    class::{
-        Class,
-        provider::{self, Identity},
-    },
+    class::{Class, provider::Identity},
     crd::access::GrantedIn,
 };
 use nvlink_topology::{GROUP, labels};
@@ -155,7 +152,7 @@ fn listing(
 ) -> Option<(String, String)> {
     let mut entries = class.ci_projects.iter().enumerate();
     let (index, entry) = entries.find(|(_, entry)| project::runs(entry, subject))?;
-    let (who, field, value, present) = match provider::of(entry.provider).identity {
+    let (who, field, value, present) = match entry.provider.identity() {
         Identity::Labels { project, .. } => {
             let id = project::id(pod, project)?;
             let present = !entry.project_ids.is_empty();

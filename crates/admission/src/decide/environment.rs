@@ -228,15 +228,13 @@ impl Plan<'_> {
 
 /// Reports whether the container's `env` has `name`, whatever its value.
 fn sets(container: &Container<'_>, name: &str) -> bool {
-    let env = container.value().get("env").and_then(Value::as_array);
-    let mut names = env.into_iter().flatten().map(|entry| entry.get("name"));
-    names.any(|own| own.and_then(Value::as_str) == Some(name))
+    pod::list(container.value(), &["env"]).any(|entry| pod::text(entry, &["name"]) == name)
 }
 
 /// Reports whether the pod itself handles IMEX channels: by a claim, which may be that of a
 /// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one.
 pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool {
-    let name = |claim: &Value| claim.get("name").and_then(Value::as_str) != Some(labels::CLAIM);
+    let name = |claim: &Value| pod::text(claim, &["name"]) != labels::CLAIM;
     pod::list(pod, &["spec", "resourceClaims"]).any(name)
         || containers.iter().any(|container| sets(container, MNNVL))
 }
@@ -245,8 +243,7 @@ pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool 
 /// This is one pass, because CI systems write hundreds of variables.
 fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<&'a Value>> {
     let mut found = vec![None; wanted.len()];
-    let env = container.value().get("env").and_then(Value::as_array);
-    for entry in env.into_iter().flatten() {
+    for entry in pod::list(container.value(), &["env"]) {
         let Some(name) = entry.get("name").and_then(Value::as_str) else {
             continue;
         };
@@ -261,13 +258,6 @@ fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<&'a V
 /// Reports whether an `envFrom` may set `name`. Its values are not in the pod, and a value in `env`
 /// would override them.
 fn may_come_from_elsewhere(container: &Container<'_>, name: &str) -> bool {
-    let sources = container.value().get("envFrom").and_then(Value::as_array);
-    sources.into_iter().flatten().any(|source| {
-        name.starts_with(
-            source
-                .get("prefix")
-                .and_then(Value::as_str)
-                .unwrap_or_default(),
-        )
-    })
+    let mut sources = pod::list(container.value(), &["envFrom"]);
+    sources.any(|source| name.starts_with(pod::text(source, &["prefix"])))
 }

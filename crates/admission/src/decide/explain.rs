@@ -94,7 +94,7 @@ impl Record {
             queued: chosen.is_queued(),
             devices: match chosen.class.mapping {
                 Mapping::DevicePlugin => None,
-                mapping => Some(mapping.as_str()),
+                mapping => Some(mapping.into_str()),
             },
             env: report.set.iter().cloned().collect(),
             unread: report.unread.iter().cloned().collect(),
@@ -156,17 +156,13 @@ pub(super) fn write(editor: &mut Editor, text: &str) -> Result<Option<String>, R
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
         .sum();
     if used + labels::DECISION.len() + text.len() > MOST_ANNOTATIONS {
-        editor.remove(&["metadata".into(), "annotations".into()], labels::DECISION);
+        editor.remove(pod::ANNOTATIONS, labels::DECISION);
         return Ok(Some(format!(
             "annotation {} was not written: the pod's other annotations leave no room for it",
             labels::DECISION
         )));
     }
-    editor.insert(
-        &["metadata".into(), "annotations".into()],
-        labels::DECISION,
-        text.into(),
-    )?;
+    editor.insert(pod::ANNOTATIONS, labels::DECISION, text.into())?;
     Ok(None)
 }
 

@@ -4,6 +4,7 @@
 //! pod that waits for somebody else's gate, or that another scheduler places, gets no gate: two
 //! queues that wait for each other would hold it forever.
 
+use json_patch::jsonptr::Pointer;
 use nvlink_api::{
     class::{Class, GITLAB_GIVES_UP, duration},
     patch::Editor,
@@ -13,6 +14,9 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Chosen, handover, refusal::Refusal};
+
+/// The path of a pod's gates.
+pub const PATH: &Pointer = Pointer::from_static("/spec/schedulingGates");
 
 /// Whether a new pod waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +49,9 @@ impl Gating {
                 "it has the scheduling gate {gate:?} of another queue"
             ));
         }
-        match pod::at(pod, &["spec", "nodeName"]).and_then(Value::as_str) {
-            None | Some("") => Self::Queued,
-            Some(_) => Self::Elsewhere("it names its node".to_owned()),
+        match pod::text(pod, &["spec", "nodeName"]) {
+            "" => Self::Queued,
+            _ => Self::Elsewhere("it names its node".to_owned()),
         }
     }
 }
@@ -82,7 +86,7 @@ pub(super) fn gate(editor: &mut Editor, chosen: &Chosen) -> Result<Vec<String>, 
     }
     if !is_queued(editor.document()) {
         let gate = json!({"name": labels::QUEUE_GATE});
-        editor.append(&["spec".into(), "schedulingGates".into()], gate)?;
+        editor.append(PATH, gate)?;
     }
     Ok(warnings(editor.document(), chosen))
 }
@@ -103,9 +107,9 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
     let longest = timeout.map_or_else(String::new, |timeout| {
         format!(" for at most {}", duration::shown(timeout))
     });
-    let how = match pod::at(pod, &["metadata", "name"]).and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => format!("kubectl nvlink explain {name} -n {namespace}"),
-        _ => format!("kubectl nvlink status -n {namespace}"),
+    let how = match pod::text(pod, &["metadata", "name"]) {
+        "" => format!("kubectl nvlink status -n {namespace}"),
+        name => format!("kubectl nvlink explain {name} -n {namespace}"),
     };
     let mut lines = vec![format!(
         "the pod waits in the queue{longest} until its GPUs are free; {how} shows its position and expected start"

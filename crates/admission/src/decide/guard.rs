@@ -158,6 +158,5 @@ pub(super) fn runs_nvidia(case: Case<'_>) -> bool {
 
 /// Returns the pod's `nodeName`, which bypasses the scheduler; empty if there is none.
 fn node_name(pod: &Value) -> &str {
-    let name = pod.get("spec").and_then(|spec| spec.get("nodeName"));
-    name.and_then(Value::as_str).unwrap_or_default()
+    pod::text(pod, &["spec", "nodeName"])
 }

@@ -17,12 +17,15 @@ use serde_json::Value;
 use super::{Chosen, Settings, gate, refusal::Refusal};
 
 /// A scheduler other than the cluster's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(const_into_str)]
 enum Scheduler {
     Kueue,
+    #[strum(serialize = "KAI")]
     Kai,
     Volcano,
     Koordinator,
+    #[strum(serialize = "HAMi")]
     Hami,
 }
 
@@ -71,16 +74,6 @@ const REQUESTS: &[(Scheduler, &[&str])] = &[
 ];
 
 impl Scheduler {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kueue => "Kueue",
-            Self::Kai => "KAI",
-            Self::Volcano => "Volcano",
-            Self::Koordinator => "Koordinator",
-            Self::Hami => "HAMi",
-        }
-    }
-
     /// Returns the field or label that selects this scheduler.
     fn how(self) -> &'static str {
         match self {
@@ -119,7 +112,7 @@ pub(super) struct Handover {
 
 /// Returns the scheduler other than the cluster's own that places the pod.
 pub(super) fn placer(pod: &Value) -> Option<&'static str> {
-    Scheduler::of(pod).map(Scheduler::name)
+    Scheduler::of(pod).map(Into::into)
 }
 
 /// Hands the pod over, if its class has an integration and its scheduler reads the request.
@@ -131,7 +124,7 @@ pub(super) fn hand_over(
     let settled = &chosen.class.scheduler;
     let placer = Scheduler::of(editor.document());
     let kept = |warning| Handover {
-        scheduler: placer.map(Scheduler::name),
+        scheduler: placer.map(Into::into),
         done: false,
         warning,
     };
@@ -141,7 +134,7 @@ pub(super) fn hand_over(
         Integration::KAI => Scheduler::Kai,
         Integration::Volcano => Scheduler::Volcano,
     };
-    let (class, name) = (&chosen.class.name, wanted.name());
+    let (class, name) = (&chosen.class.name, wanted.into_str());
     if placer != Some(wanted) {
         let warning = format!(
             "class {class:?} leaves its pods to {name}, but {name} does not place this pod, so it gets affinity instead; to use {name}, set {}",
@@ -150,7 +143,7 @@ pub(super) fn hand_over(
         return Ok(kept(Some(warning)));
     }
     let done = Handover {
-        scheduler: placer.map(Scheduler::name),
+        scheduler: placer.map(Into::into),
         done: true,
         warning: None,
     };
@@ -165,11 +158,7 @@ pub(super) fn hand_over(
         return Ok(kept(Some(warning)));
     }
     for (key, value) in request {
-        editor.insert(
-            &["metadata".into(), "annotations".into()],
-            key,
-            value.into(),
-        )?;
+        editor.insert(pod::ANNOTATIONS, key, value.into())?;
     }
     set_queue(editor, settled)?;
     Ok(done)
@@ -264,8 +253,7 @@ fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
         return Ok(());
     };
     if pod::metadata(editor.document(), "labels", KAI_QUEUE).is_none() {
-        let labels = ["metadata".into(), "labels".into()];
-        editor.insert(&labels, KAI_QUEUE, queue.clone().into())?;
+        editor.insert(pod::LABELS, KAI_QUEUE, queue.clone().into())?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use nvlink_api::{class::syntax, patch::Editor, pod};
 use nvlink_topology::labels;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
 
@@ -43,7 +43,7 @@ pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), R
                 hint(key)
             ),
         )),
-        None => Ok(editor.insert(&["metadata".into(), "labels".into()], key, json!(value))?),
+        None => Ok(editor.insert(pod::LABELS, key, value.into())?),
     }
 }
 

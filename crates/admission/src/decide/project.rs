@@ -1,10 +1,7 @@
 //! The project that a pod belongs to, as its CI system reports it.
 
 use nvlink_api::{
-    class::{
-        Class,
-        provider::{self, Identity},
-    },
+    class::{Class, provider::Identity},
     crd::access::{Account, CiProject},
     pod,
 };
@@ -22,11 +19,12 @@ pub(super) fn of(class: &Class, subject: &Subject, pod: &Value, namespace: &str)
         if !runs(entry, subject) {
             return None;
         }
-        let provider = provider::of(entry.provider);
-        match provider.identity {
-            Identity::Labels { project, .. } => {
-                Some(format!("{}.{}", provider.word, id(pod, project)?))
-            }
+        match entry.provider.identity() {
+            Identity::Labels { project, .. } => Some(format!(
+                "{}.{}",
+                entry.provider.into_str(),
+                id(pod, project)?
+            )),
             Identity::Account => None,
         }
     });
@@ -54,7 +52,7 @@ pub(super) fn runs(entry: &CiProject, subject: &Subject) -> bool {
 /// Reports whether `entry` lists the pod's project and the request comes from one of its runners.
 fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str) -> bool {
     runs(entry, subject)
-        && match provider::of(entry.provider).identity {
+        && match entry.provider.identity() {
             Identity::Labels { project, group } => {
                 id(pod, project).is_some_and(|id| entry.project_ids.contains(&id))
                     || id(pod, group).is_some_and(|id| entry.root_namespace_ids.contains(&id))

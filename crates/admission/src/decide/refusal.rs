@@ -1,9 +1,11 @@
 //! Refusals of pods, and the rules behind them.
 
 use nvlink_api::patch::WrongType;
+use strum::IntoStaticStr;
 
 /// The rule that refuses a pod. The set is bounded, so the rule can be a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Rule {
     /// The named class does not exist.
     UnknownClass,
@@ -57,40 +59,6 @@ pub enum Rule {
     Malformed,
 }
 
-impl Rule {
-    /// Returns the rule's name in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownClass => "unknown-class",
-            Self::BrokenClass => "broken-class",
-            Self::NotAuthorized => "not-authorized",
-            Self::ReviewFailed => "review-failed",
-            Self::InvalidAnnotation => "invalid-annotation",
-            Self::ReservedLabel => "reserved-label",
-            Self::ReservedAnnotation => "reserved-annotation",
-            Self::ReservedGate => "reserved-gate",
-            Self::Claim => "claim",
-            Self::Toleration => "toleration",
-            Self::NodeName => "node-name",
-            Self::NodeSelector => "node-selector",
-            Self::VisibleDevices => "visible-devices",
-            Self::RuntimeClass => "runtime-class",
-            Self::Privileged => "privileged",
-            Self::HostPath => "host-path",
-            Self::Locked => "locked",
-            Self::EphemeralContainer => "ephemeral-container",
-            Self::Resize => "resize",
-            Self::OptOut => "opt-out",
-            Self::Size => "size",
-            Self::Scope => "scope",
-            Self::ProjectLimit => "project-limit",
-            Self::Affinity => "affinity",
-            Self::Malformed => "malformed",
-        }
-    }
-}
-
 /// Why a pod is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -114,7 +82,7 @@ impl Refusal {
     /// Returns the text for the user: the rule's name, what is wrong, and what to do.
     #[must_use]
     pub fn answer(&self) -> String {
-        format!("rule {}: {}", self.rule.as_str(), self.message)
+        format!("rule {}: {}", self.rule.into_str(), self.message)
     }
 
     /// Appends another remedy to the message.

@@ -1,6 +1,9 @@
 //! The policies of a cluster, compared with those of this version.
 
-use nvlink_api::yaml::{self, YamlError};
+use nvlink_api::{
+    pod::text,
+    yaml::{self, YamlError},
+};
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -44,8 +47,8 @@ impl<'a> Differing<'a> {
         let mut lines = String::new();
         for (what, objects) in [("missing", &self.missing), ("changed", &changed)] {
             for (kinds, kind) in [("policies", POLICY), ("bindings", BINDING)] {
-                let of_kind = objects.iter().filter(|it| word(it, "/kind") == kind);
-                let names: Vec<_> = of_kind.map(|it| word(it, "/metadata/name")).collect();
+                let of_kind = objects.iter().filter(|it| text(it, &["kind"]) == kind);
+                let names: Vec<_> = of_kind.map(|it| text(it, &["metadata", "name"])).collect();
                 if !names.is_empty() {
                     let (count, names) = (names.len(), names.join(", "));
                     lines.push_str(&format!("{what} {kinds} ({count}): {names}\n"));
@@ -92,17 +95,17 @@ impl<'a> Differing<'a> {
         let missing = self.missing.iter().map(|wanted| (&Value::Null, *wanted));
         let mut all = String::new();
         for (found, wanted) in missing.chain(self.changed.iter().copied()) {
-            let text = |document: &Value| -> Result<String, YamlError> {
+            let spec = |document: &Value| -> Result<String, YamlError> {
                 match document.get("spec") {
                     None => Ok(String::new()),
                     Some(spec) => yaml::write(std::slice::from_ref(spec)),
                 }
             };
-            let (before, after) = (text(found)?, text(wanted)?);
+            let (before, after) = (spec(found)?, spec(wanted)?);
             let name = format!(
                 "{}/{}",
-                word(wanted, "/kind"),
-                word(wanted, "/metadata/name")
+                text(wanted, &["kind"]),
+                text(wanted, &["metadata", "name"])
             );
             let diff = TextDiff::from_lines(&before, &after)
                 .unified_diff()
@@ -115,10 +118,4 @@ impl<'a> Differing<'a> {
         }
         Ok(all)
     }
-}
-
-/// Returns the text at `pointer`; empty if there is none.
-fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    let value = document.pointer(pointer).and_then(Value::as_str);
-    value.unwrap_or_default()
 }

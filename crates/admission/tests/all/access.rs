@@ -137,7 +137,7 @@ async fn decide<A: Authorizer>(
 fn word(decision: &Result<Value, Refusal>) -> &str {
     match decision {
         Ok(_) => "allowed",
-        Err(refusal) => refusal.rule.as_str(),
+        Err(refusal) => refusal.rule.into_str(),
     }
 }
 

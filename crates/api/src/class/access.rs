@@ -1,9 +1,6 @@
 //! Checks `spec.access` as the CRD's rules do, for classes from files.
 
-use super::{
-    InvalidClass,
-    provider::{self, Identity},
-};
+use super::{InvalidClass, provider::Identity};
 use crate::crd::access::Access;
 
 /// Checks that each entry has the fields that its provider needs, and no others.
@@ -14,7 +11,7 @@ pub(super) fn check(access: &Access) -> Result<(), InvalidClass> {
     for (index, entry) in access.ci_projects.iter().enumerate() {
         let ids = !entry.project_ids.is_empty() || !entry.root_namespace_ids.is_empty();
         let accounts = !entry.identities.is_empty();
-        let wrong = match provider::of(entry.provider).identity {
+        let wrong = match entry.provider.identity() {
             Identity::Labels { .. } if !ids || accounts => {
                 "this provider needs projectIds or rootNamespaceIds, and accepts no identities"
             }

@@ -20,70 +20,25 @@ pub enum Identity {
     Account,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Provider {
-    pub provider: CiProvider,
-    /// Its name in classes and in the names of projects.
-    pub word: &'static str,
-    pub identity: Identity,
-}
-
-pub const PROVIDERS: [Provider; 4] = [
-    // These labels come from the job's payload, and users cannot override labels of
-    // this domain. The labels `/namespace`, `/namespace-id` and `/root-namespace`
-    // come from variables that a project may redefine, and anybody can set annotations.
-    Provider {
-        provider: CiProvider::Gitlab,
-        word: "gitlab",
-        identity: Identity::Labels {
-            project: "project.runner.gitlab.com/id",
-            group: "project.runner.gitlab.com/root-namespace-id",
-        },
-    },
-    // The stack's controller creates Jobs, so the job controller creates the pods.
-    // Their labels come from what the pipeline's author writes.
-    Provider {
-        provider: CiProvider::Buildkite,
-        word: "buildkite",
-        identity: Identity::Account,
-    },
-    // The author of a TaskRun sets its labels, which are copied to the pod.
-    Provider {
-        provider: CiProvider::Tekton,
-        word: "tekton",
-        identity: Identity::Account,
-    },
-    // The labels name the scale set of a runner, but its template may change them.
-    Provider {
-        provider: CiProvider::Arc,
-        word: "arc",
-        identity: Identity::Account,
-    },
-];
-
-/// Returns what is known about a CI system.
-#[must_use]
-pub fn of(provider: CiProvider) -> &'static Provider {
-    let [gitlab, buildkite, tekton, arc] = &PROVIDERS;
-    match provider {
-        CiProvider::Gitlab => gitlab,
-        CiProvider::Buildkite => buildkite,
-        CiProvider::Tekton => tekton,
-        CiProvider::Arc => arc,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_table_is_complete() {
-        for provider in PROVIDERS {
-            assert_eq!(of(provider.provider), &provider);
-            assert_eq!(json!(provider.provider), json!(provider.word));
+impl CiProvider {
+    /// Returns what identifies the projects of this CI system.
+    #[must_use]
+    pub fn identity(self) -> Identity {
+        match self {
+            // These labels come from the job's payload, and users cannot override labels of
+            // this domain. The labels `/namespace`, `/namespace-id` and `/root-namespace`
+            // come from variables that a project may redefine, and anybody can set annotations.
+            Self::Gitlab => Identity::Labels {
+                project: "project.runner.gitlab.com/id",
+                group: "project.runner.gitlab.com/root-namespace-id",
+            },
+            // The stack's controller creates Jobs, so the job controller creates the pods.
+            // Their labels come from what the pipeline's author writes.
+            Self::Buildkite => Identity::Account,
+            // The author of a TaskRun sets its labels, which are copied to the pod.
+            Self::Tekton => Identity::Account,
+            // The labels name the scale set of a runner, but its template may change them.
+            Self::Arc => Identity::Account,
         }
     }
 }

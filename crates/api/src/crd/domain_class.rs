@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 pub use super::access::{Access, AccessMode};
 use super::condition::{self, Condition};
@@ -355,7 +356,10 @@ fn device_class() -> String {
 }
 
 /// What allocates GPUs to containers.
-#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr,
+)]
+#[strum(const_into_str)]
 pub enum Mapping {
     /// The device plugin, for an extended resource.
     #[default]
@@ -368,19 +372,6 @@ pub enum Mapping {
 }
 
 impl Mapping {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::DevicePlugin, Self::Preferred, Self::Claim];
-
-    /// Returns the word of the class.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DevicePlugin => "DevicePlugin",
-            Self::Preferred => "Preferred",
-            Self::Claim => "Claim",
-        }
-    }
-
     /// Returns in words who chooses the GPUs of a container, and so how sure it is which it gets.
     #[must_use]
     pub fn certainty(self) -> &'static str {

@@ -2,15 +2,7 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::{
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-        CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
-        CustomResourceDefinitionSpec, CustomResourceDefinitionVersion,
-        CustomResourceSubresourceStatus, CustomResourceSubresources, CustomResourceValidation,
-        JSONSchemaProps,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::schema;
 use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, PLURAL, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
@@ -74,55 +66,29 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     if let Some(root) = root.as_object_mut() {
         root.remove("title");
     }
-    Ok(CustomResourceDefinition {
-        metadata: ObjectMeta {
-            name: Some(format!("{PLURAL}.{GROUP}")),
-            ..Default::default()
-        },
-        spec: CustomResourceDefinitionSpec {
-            group: GROUP.to_owned(),
-            names: CustomResourceDefinitionNames {
-                kind: KIND.to_owned(),
-                plural: PLURAL.to_owned(),
-                singular: Some("nodetopology".to_owned()),
-                short_names: Some(vec!["nvtopo".to_owned()]),
-                categories: Some(vec!["nvlink".to_owned()]),
-                ..Default::default()
+    let column =
+        |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("{PLURAL}.{GROUP}")},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND, "plural": PLURAL, "singular": "nodetopology",
+                "shortNames": ["nvtopo"], "categories": ["nvlink"],
             },
-            scope: "Cluster".to_owned(),
-            versions: vec![version(serde_json::from_value(root)?)],
-            ..Default::default()
+            "scope": "Cluster",
+            "versions": [{
+                "name": VERSION, "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": root},
+                "subresources": {"status": {}},
+                "additionalPrinterColumns": [
+                    column("Source", "string", ".spec.source.kind"),
+                    column("Model", "string", ".spec.gpus[0].model"),
+                    // A column shows one value: of a list of domains it would show only the first.
+                    column("From", "string", ".spec.source.from"),
+                    column("Age", "date", ".metadata.creationTimestamp"),
+                ],
+            }],
         },
-        status: None,
-    })
-}
-
-fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
-    let column = |name: &str, type_: &str, json_path: &str| CustomResourceColumnDefinition {
-        name: name.to_owned(),
-        type_: type_.to_owned(),
-        json_path: json_path.to_owned(),
-        ..Default::default()
-    };
-    CustomResourceDefinitionVersion {
-        name: VERSION.to_owned(),
-        served: true,
-        storage: true,
-        schema: Some(CustomResourceValidation {
-            open_api_v3_schema: Some(schema),
-        }),
-        additional_printer_columns: Some(vec![
-            column("Source", "string", ".spec.source.kind"),
-            column("Model", "string", ".spec.gpus[0].model"),
-            // A column shows one value: of a list of domains it would show only the first.
-            column("From", "string", ".spec.source.from"),
-            column("Age", "date", ".metadata.creationTimestamp"),
-        ]),
-        subresources: Some(CustomResourceSubresources {
-            // The default is null, which means that there is no such subresource.
-            status: Some(CustomResourceSubresourceStatus(json!({}))),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
+    }))
 }

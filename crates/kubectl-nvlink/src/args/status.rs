@@ -12,7 +12,7 @@ use super::ScopeArgs;
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
     /// Namespace of the pods; default: that of the context.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", value_parser = namespace)]
+    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", value_parser = super::namespace)]
     pub namespace: Option<String>,
     /// Which cluster.
     #[command(flatten)]
@@ -138,10 +138,6 @@ impl FromStr for PodName {
             name: name.to_owned(),
         })
     }
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    super::namespace(text)
 }
 
 #[cfg(test)]

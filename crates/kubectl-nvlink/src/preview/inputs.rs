@@ -12,6 +12,7 @@ use nvlink_admission::view::View;
 use nvlink_api::{
     class::Class,
     crd::{DomainClass, unknown_fields},
+    pod::{self, text},
 };
 use nvlink_cluster::gpus::{Gpus, Hardwares};
 use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
@@ -63,9 +64,9 @@ impl Cluster {
         path: &Path,
         nodes: &mut BTreeMap<String, BTreeMap<String, String>>,
     ) -> anyhow::Result<()> {
-        let object = text(&document, "/metadata/name").to_owned();
+        let object = text(&document, &["metadata", "name"]).to_owned();
         ensure!(!object.is_empty(), "metadata.name is missing");
-        let kind = text(&document, "/kind").to_owned();
+        let kind = text(&document, &["kind"]).to_owned();
         match kind.as_str() {
             "DomainClass" => {
                 let class = class(&document)?;
@@ -88,7 +89,7 @@ impl Cluster {
                 self.topologies.insert(object, topology);
             }
             "Node" => {
-                let labels = entries(&document, "/metadata/labels");
+                let labels = entries(&document, "labels");
                 nodes.entry(object).or_default().extend(labels);
             }
             _ => bail!(
@@ -113,10 +114,10 @@ impl Cluster {
     }
 
     fn namespace(&mut self, name: String, document: &Value) {
-        let annotations = entries(document, "/metadata/annotations");
+        let annotations = entries(document, "annotations");
         let default = annotations.get(labels::DEFAULT_CLASS).map(String::as_str);
         self.view.set_default_class(&name, default);
-        let labels = entries(document, "/metadata/labels");
+        let labels = entries(document, "labels");
         if labels
             .get(labels::OPT_OUT)
             .is_some_and(|value| value == "ignore")
@@ -129,7 +130,7 @@ impl Cluster {
 
 fn class(document: &Value) -> anyhow::Result<Class> {
     ensure!(
-        text(document, "/apiVersion") == API_VERSION,
+        text(document, &["apiVersion"]) == API_VERSION,
         "expected apiVersion {API_VERSION}"
     );
     let crd = DomainClass::crd();
@@ -146,13 +147,16 @@ fn class(document: &Value) -> anyhow::Result<Class> {
         );
     }
     let class: DomainClass = serde_path_to_error::deserialize(document)?;
-    Ok(Class::new(text(document, "/metadata/name"), &class.spec)?)
+    Ok(Class::new(
+        text(document, &["metadata", "name"]),
+        &class.spec,
+    )?)
 }
 
 /// Gives a NodeTopology without a name that of its file, without the extension.
 fn name_by_file(document: &mut Value, path: &Path) {
-    let nameless = text(document, "/metadata/name").is_empty();
-    if text(document, "/kind") == KIND
+    let nameless = text(document, &["metadata", "name"]).is_empty();
+    if text(document, &["kind"]) == KIND
         && nameless
         && path != Path::new("-")
         && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
@@ -175,21 +179,17 @@ fn flatten(documents: Vec<Value>) -> Vec<Value> {
     flat.collect()
 }
 
-/// Returns the map of strings at `pointer`.
-fn entries(document: &Value, pointer: &str) -> BTreeMap<String, String> {
-    let map = document.pointer(pointer).and_then(Value::as_object);
-    let entries = map.into_iter().flatten();
-    entries
+/// Returns the labels or annotations.
+fn entries(document: &Value, map: &str) -> BTreeMap<String, String> {
+    pod::entries(document, &["metadata", map])
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
 }
 
-fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
-    let value = document.pointer(pointer).and_then(Value::as_str);
-    value.unwrap_or_default()
-}
-
 fn name(document: &Value) -> String {
-    let (kind, name) = (text(document, "/kind"), text(document, "/metadata/name"));
+    let (kind, name) = (
+        text(document, &["kind"]),
+        text(document, &["metadata", "name"]),
+    );
     format!("{kind} {name:?}")
 }

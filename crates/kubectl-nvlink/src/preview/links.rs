@@ -48,15 +48,21 @@ pub(super) fn behind_siblings(
         let percent = slow.ratio * 100.0;
         Some(format!("{name} ({percent:.0} % with {} GPUs)", slow.gpus))
     });
-    let mut slow: Vec<_> = slow.collect();
-    let more = slow.len().saturating_sub(NAMED);
-    slow.truncate(NAMED);
+    let list = few(slow)?;
+    Some(format!(
+        "measured slower than their siblings, so preferred least: {list}"
+    ))
+}
+
+/// Returns the first of the texts, and how many more there are; `None` if there is none.
+fn few(texts: impl Iterator<Item = String>) -> Option<String> {
+    let mut texts: Vec<_> = texts.collect();
+    let more = texts.len().saturating_sub(NAMED);
+    texts.truncate(NAMED);
     if more > 0 {
-        slow.push(format!("{more} more"));
+        texts.push(format!("{more} more"));
     }
-    let list = slow.join(", ");
-    (!slow.is_empty())
-        .then(|| format!("measured slower than their siblings, so preferred least: {list}"))
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// Tries to place the pod on the node; returns `None` if the result is unknown.
@@ -92,27 +98,16 @@ pub(super) fn too_slow(
 ) -> Option<String> {
     let best = view.too_slow(class)?;
     let gpus = &topologies.get(best.node)?.spec.gpus;
-    let mut lacking: Vec<_> = gpus
-        .iter()
-        .filter_map(|gpu| {
-            let missing = missing_links(gpu, gpus).filter(|missing| *missing > 0)?;
-            let links = gpu.links.iter().flatten();
-            let up = links.filter(|link| link.up).count() as u64;
-            let all = up + missing;
-            Some(format!("GPU {}: {up} of {all} links", gpu.index))
-        })
-        .collect();
-    let more = lacking.len().saturating_sub(NAMED);
-    lacking.truncate(NAMED);
-    if more > 0 {
-        lacking.push(format!("{more} more"));
-    }
-    (!lacking.is_empty()).then(|| {
-        format!(
-            "node {} has {} GB/s per GPU because links are down ({})",
-            best.node,
-            best.bandwidth,
-            lacking.join(", ")
-        )
-    })
+    let lacking = gpus.iter().filter_map(|gpu| {
+        let missing = missing_links(gpu, gpus).filter(|missing| *missing > 0)?;
+        let links = gpu.links.iter().flatten();
+        let up = links.filter(|link| link.up).count() as u64;
+        let all = up + missing;
+        Some(format!("GPU {}: {up} of {all} links", gpu.index))
+    });
+    let lacking = few(lacking)?;
+    Some(format!(
+        "node {} has {} GB/s per GPU because links are down ({lacking})",
+        best.node, best.bandwidth
+    ))
 }

@@ -174,7 +174,7 @@ impl Dress {
             };
             labels.insert((*key).to_owned(), value.to_owned());
         }
-        labels.extend(of_path(&template.path));
+        labels.extend(of_path(template.path.as_str()));
         Some(Self { labels, owner })
     }
 

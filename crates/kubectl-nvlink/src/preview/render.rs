@@ -28,7 +28,7 @@ pub(super) fn documents(changes: &[Change], output: Output) -> anyhow::Result<St
         Output::Patch => {
             let patches = changes.iter().map(|change| {
                 let verdicts = change.verdicts.iter();
-                let patch: Vec<_> = verdicts.flat_map(|verdict| &verdict.patch).collect();
+                let patch: Vec<_> = verdicts.flat_map(|verdict| &verdict.patch.0).collect();
                 format!("{:#}\n", json!(patch))
             });
             patches.collect()

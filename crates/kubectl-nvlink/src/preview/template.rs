@@ -1,5 +1,6 @@
 //! Finds pods and pod templates in a document.
 
+use json_patch::jsonptr::{Pointer, PointerBuf};
 use nvlink_topology::GROUP;
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use nvlink_api::pod;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Template {
     /// JSON pointer to the value with the pod's `metadata` and `spec`.
-    pub(super) path: String,
+    pub(super) path: PointerBuf,
     /// The object that the pods are created for.
     pub(super) object: Object,
 }
@@ -18,7 +19,7 @@ pub(super) struct Template {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
     /// JSON pointer to the object.
-    pub(super) path: String,
+    pub(super) path: PointerBuf,
     pub(super) api_version: String,
     pub(super) kind: String,
     pub(super) name: String,
@@ -28,12 +29,12 @@ pub(super) struct Object {
 
 impl Object {
     /// Parses `value`, if it is an object of the API.
-    fn of(value: &Value, path: &str) -> Option<Self> {
+    fn of(value: &Value, path: &Pointer) -> Option<Self> {
         let text = |name: &str| Some(value.get(name)?.as_str()?.to_owned());
         let metadata = value.get("metadata");
         let namespace = metadata.and_then(|metadata| metadata.get("namespace")?.as_str());
         Some(Self {
-            path: path.to_owned(),
+            path: path.to_buf(),
             kind: text("kind")?,
             api_version: text("apiVersion").unwrap_or_default(),
             name: pod::display_name(value),
@@ -59,11 +60,11 @@ impl Template {
 /// `spec.containers` is one, so this covers the kinds of operators too.
 pub(super) fn find(document: &Value) -> Vec<Template> {
     let mut found = Vec::new();
-    walk(document, "", &Object::default(), &mut found);
+    walk(document, Pointer::root(), &Object::default(), &mut found);
     found
 }
 
-fn walk(value: &Value, path: &str, within: &Object, found: &mut Vec<Template>) {
+fn walk(value: &Value, path: &Pointer, within: &Object, found: &mut Vec<Template>) {
     match value {
         Value::Object(fields) => {
             let own = Object::of(value, path);
@@ -71,17 +72,16 @@ fn walk(value: &Value, path: &str, within: &Object, found: &mut Vec<Template>) {
             let containers = value.get("spec").and_then(|spec| spec.get("containers"));
             let object = own.as_ref().unwrap_or(within);
             if is_pod.unwrap_or(containers.is_some() && !object.kind.is_empty()) {
-                let (path, object) = (path.to_owned(), object.clone());
+                let (path, object) = (path.to_buf(), object.clone());
                 return found.push(Template { path, object });
             }
             for (key, value) in fields {
-                let key = key.replace('~', "~0").replace('/', "~1");
-                walk(value, &format!("{path}/{key}"), object, found);
+                walk(value, &path.with_trailing_token(key), object, found);
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                walk(item, &format!("{path}/{index}"), within, found);
+                walk(item, &path.with_trailing_token(index), within, found);
             }
         }
         _ => {}
@@ -93,7 +93,7 @@ pub(super) fn unheard(document: &Value, template: &Template) -> Option<String> {
     if template.is_pod() {
         return None;
     }
-    let object = document.pointer(&template.object.path)?;
+    let object = document.pointer(template.object.path.as_str())?;
     let annotations = object.pointer("/metadata/annotations")?.as_object()?;
     let prefix = format!("{GROUP}/");
     let name = annotations.keys().find(|name| name.starts_with(&prefix))?;

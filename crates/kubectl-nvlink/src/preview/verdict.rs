@@ -1,12 +1,13 @@
 //! The decision on one pod, or on the pods of one template.
 
-use json_patch::PatchOperation;
+use json_patch::{
+    AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, jsonptr::PointerBuf,
+};
 use nvlink_admission::{
     authorize::Subject,
     decide::{Record, Refusal, STAYS_PENDING},
 };
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::template::Template;
 
@@ -19,7 +20,7 @@ pub(super) struct Verdict {
     /// Namespace of the pods.
     pub(super) namespace: String,
     /// JSON pointer to the template in its document.
-    pub(super) path: String,
+    pub(super) path: PointerBuf,
     /// The user who creates the pods.
     pub(super) user: String,
     /// The service account that the pods run as.
@@ -46,7 +47,7 @@ pub(super) struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nodes: Option<Fit>,
     /// The JSON Patch of the document.
-    pub(super) patch: Vec<Value>,
+    pub(super) patch: Patch,
 }
 
 /// The nodes that fit the pods.
@@ -74,13 +75,13 @@ impl Verdict {
             warnings: Vec::new(),
             notes: Vec::new(),
             nodes: None,
-            patch: Vec::new(),
+            patch: Patch::default(),
         }
     }
 
     pub(super) fn refuse(&mut self, refusal: Refusal) {
         self.allowed = false;
-        self.rule = Some(refusal.rule.as_str());
+        self.rule = Some(refusal.rule.into_str());
         self.message = Some(refusal.message);
         self.class = refusal.class;
     }
@@ -98,17 +99,17 @@ impl Verdict {
         }
     }
 
-    /// Adds `patch`, which applies to the value at `path`, as a patch of the document.
-    pub(super) fn patch(&mut self, path: &str, patch: &[PatchOperation]) -> anyhow::Result<()> {
-        for operation in patch {
-            let mut operation = serde_json::to_value(operation)?;
-            for key in ["path", "from"] {
-                if let Some(own) = operation.get(key).and_then(Value::as_str) {
-                    operation[key] = json!(format!("{path}{own}"));
-                }
+    /// Adds `patch`, which applies to the template, as a patch of the document. The other kinds of
+    /// operations do not occur.
+    pub(super) fn patch(&mut self, mut patch: Patch) {
+        for operation in &mut patch.0 {
+            if let PatchOperation::Add(AddOperation { path, .. })
+            | PatchOperation::Remove(RemoveOperation { path })
+            | PatchOperation::Replace(ReplaceOperation { path, .. }) = operation
+            {
+                *path = self.path.concat(path);
             }
-            self.patch.push(operation);
         }
-        Ok(())
+        self.patch = patch;
     }
 }

@@ -112,7 +112,7 @@ pub struct Devices {
 impl From<Mapping> for Devices {
     fn from(mapping: Mapping) -> Self {
         Self {
-            mapping: mapping.as_str(),
+            mapping: mapping.into_str(),
             certainty: mapping.certainty(),
         }
     }

@@ -31,7 +31,7 @@ impl State {
             .review
             .ended(pod, uid, posted.written, self.clock.now());
         if let Some(told) = told {
-            let (mapping, outcome) = (told.mapping.as_str(), told.outcome.label());
+            let (mapping, outcome) = (told.mapping.into_str(), told.outcome.label());
             let metrics = self.metrics.placements();
             metrics.outcome(&told.class, mapping, outcome);
         }
@@ -47,7 +47,7 @@ impl State {
         for (class, mapping) in self.feed.mappings() {
             for outcome in Outcome::ALL {
                 let metrics = self.metrics.placements();
-                drop(metrics.counter(class, mapping.as_str(), outcome.label()));
+                drop(metrics.counter(class, mapping.into_str(), outcome.label()));
             }
         }
     }

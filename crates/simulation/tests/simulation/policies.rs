@@ -13,7 +13,9 @@ fn packed_takes_the_lowest_gpus_and_aligned_the_best() {
     let [packed, aligned] = [Policy::Packed, Policy::Aligned].map(|policy| {
         assert_eq!(waits(&report, policy), [0.0, 0.0, 0.0, 30.0], "{policy:?}");
         let summaries = report.summaries();
-        let found = summaries.into_iter().find(|one| one.name == policy.name());
+        let found = summaries
+            .into_iter()
+            .find(|one| one.name == policy.into_str());
         found.unwrap()
     });
     let wait = packed.wait_seconds.unwrap();
@@ -109,7 +111,7 @@ fn the_planner_learns_from_past_jobs() {
 fn a_higher_priority_comes_first_then_the_older_job() {
     let trace = "time,gpus,duration,priority\n0,4,10,0\n1,4,10,0\n2,4,10,7\n3,4,10,0\n";
     let report = simulate(trace, "rtx-a6000-pairs=1");
-    for policy in Policy::ALL {
+    for &policy in Policy::ALL {
         assert_eq!(waits(&report, policy), [0.0, 19.0, 8.0, 27.0], "{policy:?}");
     }
 }

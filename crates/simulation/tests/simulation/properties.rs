@@ -12,7 +12,7 @@ use crate::{cluster, generate, read, simulate};
 fn conserved(report: &Report) {
     let jobs = report.jobs - report.rejected;
     for outcome in &report.outcomes {
-        let name = outcome.policy.name();
+        let name = outcome.policy.into_str();
         assert_eq!(outcome.ran.len(), jobs, "{name}");
         let mut changes: BTreeMap<i64, i64> = BTreeMap::new();
         for one in &outcome.ran {

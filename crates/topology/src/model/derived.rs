@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
+use strum::IntoStaticStr;
 
 use super::{
     Domain, Edge, Gpu, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Source, SourceKind,
@@ -179,8 +180,11 @@ impl NodeTopologySpec {
 }
 
 /// How the GPUs of a node are connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Interconnect {
     /// No NVLink.
     Pcie,
@@ -194,10 +198,6 @@ impl Interconnect {
     /// Returns the word used in the label value.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pcie => "pcie",
-            Self::Nvlink => "nvlink",
-            Self::Nvswitch => "nvswitch",
-        }
+        self.into()
     }
 }

@@ -1,12 +1,11 @@
 //! Which GPUs a placement may use if some of them are marked as broken.
 
-use std::{fmt, str::FromStr};
-
 use super::{Rank, Request, check, next::searched};
 use crate::{GpuSet, Graph, NoPlacement, Scope};
 
 /// What a placement does with GPUs that are marked as broken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = unknown)]
 pub enum BrokenGpus {
     /// It never uses one, except those that the request requires.
     Avoid,
@@ -18,33 +17,8 @@ pub enum BrokenGpus {
     Ignore,
 }
 
-impl BrokenGpus {
-    const ALL: [Self; 3] = [Self::Avoid, Self::Last, Self::Ignore];
-
-    /// Returns the word used in flags.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Avoid => "avoid",
-            Self::Last => "last",
-            Self::Ignore => "ignore",
-        }
-    }
-}
-
-impl fmt::Display for BrokenGpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for BrokenGpus {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is not avoid, last or ignore"))
-    }
+fn unknown(word: &str) -> String {
+    format!("{word:?} is not avoid, last or ignore")
 }
 
 /// The maximum number of broken GPUs of which all subsets are tried, where the number of

@@ -146,8 +146,7 @@ fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
 
 /// Returns the pod's `runtimeClassName`, if it is a runtime of NVIDIA's.
 pub(super) fn runtime(pod: &Value) -> Option<&str> {
-    let name = pod.get("spec")?.get("runtimeClassName")?.as_str()?;
-    name.contains("nvidia").then_some(name)
+    Some(pod::text(pod, &["spec", "runtimeClassName"])).filter(|name| name.contains("nvidia"))
 }
 
 /// Checks that GPUs are hidden from the containers without GPUs of an existing pod, to which the
@@ -189,7 +188,7 @@ fn check_annotations(pod: &Value, old: &Value) -> Result<(), Refusal> {
 
 /// Reports whether such an annotation names only devices that every pod may have.
 fn are_open(value: &Value) -> bool {
-    let mut devices = value.as_str().unwrap_or_default().split(',');
+    let mut devices = pod::text(value, &[]).split(',');
     devices.all(|device| {
         let path = device.split(':').next().unwrap_or_default();
         OPEN_DEVICES.contains(&path)
@@ -240,14 +239,12 @@ fn entries<'a>(
     container: &'a Value,
     variable: &'a str,
 ) -> impl Iterator<Item = &'a Value> + use<'a> {
-    list(container, &["env"])
-        .filter(move |entry| entry.get("name").and_then(Value::as_str) == Some(variable))
+    list(container, &["env"]).filter(move |entry| pod::text(entry, &["name"]) == variable)
 }
 
 fn gives_nothing(entry: &Value) -> bool {
     let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
-    let value = entry.get("value").and_then(Value::as_str).unwrap_or("");
-    !elsewhere && HARMLESS.contains(&value)
+    !elsewhere && HARMLESS.contains(&pod::text(entry, &["value"]))
 }
 
 /// Returns the name prefix of the ConfigMaps in which KAI's binder lists the GPUs that the pod gets
@@ -260,8 +257,7 @@ fn parts_of_kai(pod: &Value) -> Option<&str> {
 /// Reports whether an entry reads its value from a ConfigMap whose name begins with `parts`.
 fn is_part(entry: &Value, parts: Option<&str>) -> bool {
     let map = pod::at(entry, &["valueFrom", "configMapKeyRef", "name"]).and_then(Value::as_str);
-    let visible = entry.get("name").and_then(Value::as_str) == Some(VARIABLES[0]);
-    visible
+    pod::text(entry, &["name"]) == VARIABLES[0]
         && parts
             .zip(map)
             .is_some_and(|(parts, map)| map.starts_with(parts))
@@ -284,8 +280,7 @@ pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Resul
         let (name, value) = (container.name(), container.value());
         check_privileged(name, value, class, way, remedy.text())?;
     }
-    let pids = case.pod.get("spec").and_then(|spec| spec.get("hostPID"));
-    if pids.and_then(Value::as_bool) == Some(true) {
+    if pod::at(case.pod, &["spec", "hostPID"]) == Some(&Value::Bool(true)) {
         let what = "the pod has hostPID, which lets it take over processes that hold GPUs";
         let refusal = refuse_privileged(what, "spec.hostPID", class, way);
         return Err(refusal.with(remedy.text()));

@@ -258,8 +258,7 @@ fn ephemeral(pod: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn name(container: &Value) -> &str {
-    let name = container.get("name").and_then(Value::as_str);
-    name.unwrap_or_default()
+    pod::text(container, &["name"])
 }
 
 /// Refuses a change of the GPUs: they are allocated when the pod starts and cannot change later.
@@ -278,10 +277,7 @@ fn gpus(pod: &Value) -> Vec<BTreeMap<&str, &Value>> {
     let containers = pod::containers(pod).into_iter();
     containers
         .map(|container| {
-            let limits = container.value().get("resources");
-            let limits = limits.and_then(|all| all.get("limits")?.as_object());
-            let amounts = limits.into_iter().flatten();
-            amounts
+            pod::entries(container.value(), &["resources", "limits"])
                 .map(|(name, amount)| (name.as_str(), amount))
                 .filter(|(name, _)| name.starts_with("nvidia.com/"))
                 .collect()
