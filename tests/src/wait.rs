@@ -7,12 +7,16 @@ use std::{
 
 use anyhow::{Result, anyhow};
 
-const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause between two probes.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
 /// Calls `probe` until it returns a value, for `limit` at most.
 ///
 /// `Ok(None)` and `Err` both mean "not yet". After the deadline, the last error is part of the
 /// message. `what` completes "waited 5 s for …".
+///
+/// The pause between two probes is twice as long as a probe takes, so that those that start a program
+/// leave the processors to the tests that do not wait.
 ///
 /// # Errors
 /// When the deadline passes without a value.
@@ -23,6 +27,7 @@ pub fn wait_until<T>(
 ) -> Result<T> {
     let start = Instant::now();
     loop {
+        let began = Instant::now();
         let last = match probe() {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => anyhow!("not yet"),
@@ -31,6 +36,6 @@ pub fn wait_until<T>(
         if start.elapsed() >= limit {
             return Err(last.context(format!("waited {} s for {what}", limit.as_secs())));
         }
-        thread::sleep(PAUSE);
+        thread::sleep((2 * began.elapsed()).clamp(PAUSE[0], PAUSE[1]));
     }
 }
