@@ -9,7 +9,7 @@ UNIT := --workspace --locked --lib --bins --test '[!e]*' --test 'e[!2]*'
 .PHONY: help check generate demo demo-observe test bench lint dist images manifests packages packages-demo control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
-SCRIPTS := .ci/run tests/generate tests/step tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
+SCRIPTS := .ci/run tests/generate tests/runner tests/step tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
 	deploy/architecture.sh deploy/dist deploy/helm deploy/images/build deploy/manifests deploy/programs \
 	deploy/licenses/place deploy/licenses/tool deploy/licenses/write \
 	dashboards/build dashboards/tools dashboards/check/run
