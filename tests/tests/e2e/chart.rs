@@ -1,6 +1,6 @@
 //! The Helm chart: what it renders, and what it does to a cluster.
 //!
-//! It uses its own control plane, because it installs the real registration and the policies. It
+//! It uses its own control planes, because it installs the real registration and the policies. Each
 //! runs one test at a time.
 
 mod drain;
@@ -15,30 +15,27 @@ mod unpublish;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::MutexGuard,
     time::Duration,
 };
 
 use nvlink_tests::{ControlPlane, Helm, controlplane::Options};
 use serde_json::Value;
 
+use crate::shared::Turns;
+
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the control plane, and a guard that reserves it for one test.
+/// Returns a control plane, and a guard that reserves it for one test.
 fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    (
-        SHARED.get_or_init(|| {
-            ControlPlane::start_with(Options {
-                recording: true,
-                ..Options::default()
-            })
-            .unwrap()
-        }),
-        turn,
-    )
+    static TURNS: Turns<2> = Turns::new();
+    TURNS.take(|| {
+        ControlPlane::start_with(Options {
+            recording: true,
+            ..Options::default()
+        })
+        .unwrap()
+    })
 }
 
 /// Installs the chart; uninstalls it when dropped.

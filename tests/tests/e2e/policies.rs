@@ -1,16 +1,12 @@
 //! `nvlink-webhook policies` on a cluster whose API server calls no webhook: the comparison with the
 //! cluster, also by a webhook that runs, a refusal with its remedy, and who may exempt a namespace.
 //!
-//! It uses its own control plane, because the policies apply to all namespaces. It runs
+//! It uses its own control planes, because the policies apply to all namespaces. Each runs
 //! one test at a time.
 
 mod claims;
 
-use std::{
-    process::Command,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::{process::Command, sync::MutexGuard, time::Duration};
 
 use nvlink_tests::{
     ControlPlane, Kubectl, Replica,
@@ -20,7 +16,7 @@ use nvlink_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::pods::gpu_pod;
+use crate::{pods::gpu_pod, shared::Turns};
 
 const SOON: Duration = Duration::from_secs(60);
 const NAMES: [&str; 7] = [
@@ -39,17 +35,14 @@ const KINDS: [&str; 2] = [
     "ValidatingAdmissionPolicyBinding",
 ];
 
-/// Returns the control plane, and a guard that reserves it for one test.
+/// Returns a control plane, and a guard that reserves it for one test.
 fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || {
+    static TURNS: Turns<2> = Turns::new();
+    TURNS.take(|| {
         let control_plane = ControlPlane::start().unwrap();
         webhook::install_crds(control_plane.kubectl()).unwrap();
         control_plane
-    };
-    (SHARED.get_or_init(start), turn)
+    })
 }
 
 /// Applies the policies as documented.

@@ -1,8 +1,8 @@
 //! The webhook as in production: several replicas, certificates that change, a
 //! registration that somebody breaks, and pods that do not wait for any of this.
 //!
-//! It uses its own control plane, because it registers under the real name and restarts
-//! the API server. It runs one test at a time.
+//! It uses its own control planes, because it registers under the real name and restarts
+//! the API server. Each runs one test at a time.
 
 mod authority;
 mod check;
@@ -11,17 +11,17 @@ mod leader;
 mod rights;
 mod storm;
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::MutexGuard;
 
 use nvlink_tests::{ControlPlane, Kubectl, webhook};
 use serde_json::{Value, json};
 
-/// Returns the control plane, and a guard that reserves it for one test.
+use crate::shared::Turns;
+
+/// Returns a control plane, and a guard that reserves it for one test.
 fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = || {
+    static TURNS: Turns<2> = Turns::new();
+    TURNS.take(|| {
         let control_plane = ControlPlane::start().unwrap();
         webhook::install_crds(control_plane.kubectl()).unwrap();
         for (name, spec) in [
@@ -35,8 +35,7 @@ fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
             control_plane.kubectl().create(&class).unwrap();
         }
         control_plane
-    };
-    (SHARED.get_or_init(start), turn)
+    })
 }
 
 /// Returns the registration that the API server has.

@@ -1,7 +1,13 @@
 //! The control plane that all tests share, and its webhook. Each test has its own
 //! namespaces, classes and nodes.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use nvlink_tests::{ControlPlane, Kubectl, Webhook, wait_until, webhook};
 use serde_json::{Value, json};
@@ -17,6 +23,43 @@ pub(crate) fn control_plane() -> &'static ControlPlane {
         Ok(control_plane)
     };
     shared(&SHARED, start)
+}
+
+/// Control planes for tests that change what concerns a whole cluster: each has one to itself, for its
+/// turn.
+pub(crate) struct Turns<const N: usize> {
+    planes: [(Mutex<()>, OnceLock<ControlPlane>); N],
+    waiting: AtomicUsize,
+}
+
+impl<const N: usize> Turns<N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            planes: [const { (Mutex::new(()), OnceLock::new()) }; N],
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits for a control plane that no other test has, and returns it with the guard that keeps it.
+    /// Starts it, if it is the first time.
+    pub(crate) fn take(
+        &'static self,
+        start: impl FnOnce() -> ControlPlane,
+    ) -> (&'static ControlPlane, MutexGuard<'static, ()>) {
+        let free = self.planes.iter().find_map(|(turn, plane)| {
+            let turn = match turn.try_lock() {
+                Err(TryLockError::WouldBlock) => return None,
+                Err(TryLockError::Poisoned(failed)) => failed.into_inner(),
+                Ok(turn) => turn,
+            };
+            Some((plane, turn))
+        });
+        let (plane, turn) = free.unwrap_or_else(|| {
+            let (turn, plane) = &self.planes[self.waiting.fetch_add(1, Ordering::Relaxed) % N];
+            (plane, turn.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        (plane.get_or_init(start), turn)
+    }
 }
 
 /// Returns the webhook, registered with the control plane.
