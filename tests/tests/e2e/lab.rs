@@ -189,8 +189,9 @@ impl Bench {
     }
 }
 
-/// Prints what the container got, and works until somebody creates a file.
-const WORK: &str = "env; find /dev -name 'nvidia[0-9]*'; echo ready; until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
+/// Prints what the container got, and works until somebody creates a file. It does not end before
+/// `touch` has, which the kernel would kill with it.
+const WORK: &str = "env; find /dev -name 'nvidia[0-9]*'; echo ready; until [ -e /tmp/end ] && ! pidof touch >/dev/null; do sleep 0.1; done; echo done";
 
 /// Returns the spec of a pod that runs a shell script on this node.
 fn spec(node: &str, gpus: u32, script: &str) -> Value {

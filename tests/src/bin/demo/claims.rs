@@ -98,7 +98,7 @@ fn start_notebook(kubectl: &Kubectl, lab: &Lab) -> Result<()> {
     }))?;
     let container = json!({
         "name": "notebook", "image": "busybox:1",
-        "command": ["sh", "-c", "until [ -e /tmp/trained ]; do sleep 0.1; done"],
+        "command": ["sh", "-c", "until [ -e /tmp/trained ] && ! pidof touch >/dev/null; do sleep 0.1; done"],
         "resources": {"claims": [{"name": "gpus"}]},
     });
     kubectl.create(&json!({
