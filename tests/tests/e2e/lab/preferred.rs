@@ -259,53 +259,76 @@ impl Restart {
     }
 }
 
+const ORDERS: [&[Restart]; 7] = [
+    &[Restart::Kubelet],
+    &[Restart::Vendor],
+    &[Restart::Between],
+    &[Restart::Between, Restart::Kubelet],
+    &[Restart::Kubelet, Restart::Between],
+    &[Restart::Vendor, Restart::Between, Restart::Kubelet],
+    &[Restart::Kubelet, Restart::Vendor, Restart::Between],
+];
+
 #[test]
 fn devices_come_back_after_every_order_of_restarts() {
-    use Restart::{Between, Kubelet, Vendor};
     let profile = "dgx1-v100";
     let node = LabNode::new("lab-restarts", profile)
         .choosing(Choice::Scattered)
         .preferring();
     let bench = Bench::start_with(&node, profile);
-    bench.run_pod_of("preferred", "steady", 2);
-    let steady = held(&bench.wait_for_pod("steady", 2), "steady");
-    let orders: [&[Restart]; 7] = [
-        &[Kubelet],
-        &[Vendor],
-        &[Between],
-        &[Between, Kubelet],
-        &[Kubelet, Between],
-        &[Vendor, Between, Kubelet],
-        &[Kubelet, Vendor, Between],
-    ];
-    for (at, order) in orders.into_iter().enumerate() {
+    let run_steady = |name: &str| {
+        bench.run_pod_of("preferred", name, 2);
+        held(&bench.wait_for_pod(name, 2), name)
+    };
+    let mut steady = "steady".to_owned();
+    let mut kept = run_steady(&steady);
+    for (at, order) in ORDERS.into_iter().enumerate() {
         order.iter().for_each(|part| part.stop(&bench.lab));
         let start = Instant::now();
         order.iter().for_each(|part| part.start(&bench.lab));
         let pod = run_at_last(&bench, &format!("after-{at}"), 4);
         println!("{order:?}: a pod runs after {:?}", start.elapsed());
+        let refused = order.contains(&Restart::Kubelet) && is_refused(&bench, &steady);
         // A pod that fails when the kubelet starts again frees its GPUs.
-        let pods = bench.kubectl.get(&["pod", "steady"]).unwrap();
-        assert_eq!(
-            pods["status"]["phase"], "Running",
-            "{order:?}: {:#}",
-            pods["status"]
-        );
-        let free: Vec<u32> = (0..8).filter(|gpu| !steady.contains(gpu)).collect();
+        if refused {
+            println!("{order:?}: the kubelet refused {steady}, which ran");
+            kept.clear();
+        } else {
+            let status = bench.kubectl.get(&["pod", &steady]).unwrap()["status"].take();
+            assert_eq!(status["phase"], "Running", "{order:?}: {status:#}");
+            assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+        }
+        let free: Vec<u32> = (0..8).filter(|gpu| !kept.contains(gpu)).collect();
         let mut expected = placed(profile, 4, &free);
         expected.sort_unstable();
-        assert_eq!(
-            held(&bench.wait_for_pod(&pod, 4), &pod),
-            expected,
-            "{order:?}, {pod}, beside {steady:?}"
-        );
+        let text = bench.wait_for_pod(&pod, 4);
+        let beside = format!("{order:?}, {pod}, beside {kept:?}");
+        assert_eq!(held(&text, &pod), expected, "{beside}");
+        assert_eq!(held(&text, &steady), kept, "{beside}");
         bench.end(&pod);
         bench.wait_for_phase(&pod, "Succeeded");
         bench.wait_for_pod(&pod, 0);
+        if refused {
+            steady = format!("steady-{at}");
+            kept = run_steady(&steady);
+        }
     }
-    let pod = bench.kubectl.get(&["pod", "steady"]).unwrap();
-    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
-    assert_eq!(held(&bench.wait_for_pod("steady", 2), "steady"), steady);
+}
+
+/// Reports whether a kubelet that started refused a pod that ran. Kubelets do while they do not know
+/// the devices or the labels of their node yet, whoever serves the devices; the slower the machine, the
+/// more often. The pod's phase shows it later than that its GPUs are free.
+fn is_refused(bench: &Bench, pod: &str) -> bool {
+    let of_pod = format!("involvedObject.name={pod},type=Warning");
+    let events = bench.kubectl.get(&["events", "--field-selector", &of_pod]);
+    let events = events.unwrap()["items"].take();
+    let reasons = [
+        "OutOfnvidia.com/gpu",
+        "NodeAffinity",
+        "UnexpectedAdmissionError",
+    ];
+    let mut events = events.as_array().unwrap().iter();
+    events.any(|event| reasons.iter().any(|reason| event["reason"] == *reason))
 }
 
 /// Runs a pod, again if the kubelet refuses it. Until a kubelet that starts has heard from a device
