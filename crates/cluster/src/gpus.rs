@@ -19,7 +19,7 @@ use nvlink_topology::Allocation;
 use devices::Devices;
 pub use devices::OnNode;
 pub use document::Document;
-pub use dra::{API_VERSION, Claim, DeviceClass, Slice, User};
+pub use dra::{Claim, DeviceClass, Slice, User};
 pub use hardware::{Hardware, Hardwares};
 pub use node::{Marks, Node};
 

@@ -7,13 +7,16 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::core::v1::{self, Namespace},
+    api::{
+        core::v1::{Namespace, Node, Pod},
+        resource::v1::{self, ResourceClaim, ResourceSlice},
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::ListParams,
-    core::{ApiResource, DynamicObject, GroupVersionKind, Object, PartialObjectMeta},
+    core::{ApiResource, DynamicObject, Object, PartialObjectMeta},
     runtime::watcher,
 };
 use nvlink_api::{
@@ -30,7 +33,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    gpus::{API_VERSION, Claim, DeviceClass, Document, Hardwares, Published, Slice},
+    gpus::{Claim, DeviceClass, Document, Hardwares, Published, Slice},
     informer::{Extent, Fan, Informer, Kind, Reader},
 };
 
@@ -167,7 +170,7 @@ impl Kind for Pods {
 }
 
 impl Kind for PodsOfClasses {
-    type Object = PartialObjectMeta<v1::Pod>;
+    type Object = PartialObjectMeta<Pod>;
     type Item = PodObject;
     const KIND: &'static str = "Pod";
     const FORBIDDEN: &'static str = ", so the page shows no classes and projects";
@@ -181,7 +184,7 @@ impl Kind for PodsOfClasses {
 }
 
 impl Kind for Slices {
-    type Object = Object<Value, Value>;
+    type Object = ResourceSlice;
     type Item = Option<Slice>;
     const KIND: &'static str = "ResourceSlice";
     const FORBIDDEN: &'static str = QUEUE;
@@ -192,20 +195,18 @@ impl Kind for Slices {
 }
 
 impl Kind for Claims {
-    type Object = Object<Value, Value>;
+    type Object = ResourceClaim;
     type Item = Option<Claim>;
     const KIND: &'static str = "ResourceClaim";
     const FORBIDDEN: &'static str = QUEUE;
 
     fn read(&mut self, object: Self::Object) -> Option<Claim> {
-        Claim::of(&json!({
-            "metadata": object.metadata, "spec": object.spec, "status": object.status,
-        }))
+        Claim::of(&object)
     }
 }
 
 impl Kind for DeviceClasses {
-    type Object = Object<Value, Value>;
+    type Object = v1::DeviceClass;
     type Item = DeviceClass;
     const KIND: &'static str = "DeviceClass";
     const FORBIDDEN: &'static str = QUEUE;
@@ -216,22 +217,14 @@ impl Kind for DeviceClasses {
 }
 
 /// A kind of DRA.
-trait Dra: Kind<Object = Object<Value, Value>> {
-    const PLURAL: &'static str;
+trait Dra: Kind<Object: Resource<DynamicType = ()>> {
     /// Whether all works without the right to see it, but for some nodes.
     const OPTIONAL: bool = false;
 }
 
-impl Dra for Slices {
-    const PLURAL: &'static str = "resourceslices";
-}
-
-impl Dra for Claims {
-    const PLURAL: &'static str = "resourceclaims";
-}
-
+impl Dra for Slices {}
+impl Dra for Claims {}
 impl Dra for DeviceClasses {
-    const PLURAL: &'static str = "deviceclasses";
     const OPTIONAL: bool = true;
 }
 
@@ -247,7 +240,7 @@ impl Informers {
         let api = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
         let classes = move |_, fan| watch::follow(api.clone(), pages(500), Reader(Classes, fan));
         keep("watch of classes", &self.classes, supervisor, classes);
-        let api = Api::all_with(client.clone(), &ApiResource::erase::<v1::Node>(&()));
+        let api = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         let nodes = move |_, fan| watch::follow(api.clone(), pages(100), Reader(Nodes, fan));
         keep("watch of nodes", &self.nodes, supervisor, nodes);
         let api = Api::all(client.clone());
@@ -313,7 +306,7 @@ async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
             watch::follow(Api::all(client), config, Reader(PodsOfClasses, fan)).await;
         }
         Extent::Whole => {
-            let pods = Api::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
+            let pods = Api::all_with(client, &ApiResource::erase::<Pod>(&()));
             watch::follow(pods, pages(100), Reader(Pods, fan)).await;
         }
     }
@@ -323,10 +316,7 @@ async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
 /// for DeviceClasses without the right to see them, which a ClusterRole of an earlier version lacks,
 /// there are none.
 async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
-    let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
-    let kind = GroupVersionKind::gvk(group, version, K::KIND);
-    let resource = ApiResource::from_gvk_with_plural(&kind, K::PLURAL);
-    let api: Api<K::Object> = Api::all_with(client, &resource);
+    let api: Api<K::Object> = Api::all(client);
     let (mut failed, mut warned) = (false, false);
     loop {
         let wait = match api.list(&ListParams::default().limit(1)).await {

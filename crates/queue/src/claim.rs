@@ -3,10 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{
+    api::resource::v1::{
+        CELDeviceSelector, DeviceClaim, DeviceRequest, DeviceSelector, DeviceToleration,
+        ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::ResourceExt;
 use nvlink_admission::decide::claim::{key, ranks_of, request};
 use nvlink_api::{crd::GPU_DRIVER, pod};
-use nvlink_cluster::gpus::API_VERSION;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
@@ -78,11 +84,14 @@ pub struct Asks {
 /// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its GPUs when
 /// the pod has ended.
 #[must_use]
-pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks, term: i32) -> Value {
-    let text = |key: &str| {
-        let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
-        text.unwrap_or_default().to_owned()
-    };
+pub fn object(
+    pod: &Value,
+    named: &Named,
+    uuids: &[String],
+    asks: &Asks,
+    term: i32,
+) -> ResourceClaim {
+    let text = |key: &str| pod::text(pod, &["metadata", key]).to_owned();
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -91,28 +100,50 @@ pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks, term: i
         controller: Some(true),
         block_owner_deletion: None,
     };
-    let requests = (0..).zip(uuids).map(|(rank, uuid)| {
-        let mut exactly = json!({
-            "deviceClassName": asks.device_class,
-            "selectors": [{"cel": {"expression": expression(uuid)}}],
-        });
-        if asks.broken {
-            exactly["tolerations"] = json!([{"key": labels::BROKEN, "operator": "Exists"}]);
-        }
-        json!({"name": request(rank), "exactly": exactly})
-    });
-    json!({
-        "apiVersion": API_VERSION,
-        "kind": "ResourceClaim",
-        "metadata": {
-            "name": named.name,
-            "namespace": text("namespace"),
-            "ownerReferences": [owner],
-            "labels": {labels::CLASS: pod::metadata(pod, "labels", labels::CLASS)},
-            "annotations": {labels::QUEUE_TERM: term.to_string()},
+    let class = pod::metadata(pod, "labels", labels::CLASS).and_then(Value::as_str);
+    let class = class.map(|class| (labels::CLASS.to_owned(), class.to_owned()));
+    let term = (labels::QUEUE_TERM.to_owned(), term.to_string());
+    let requests = (0..).zip(uuids).map(|(rank, uuid)| asked(rank, uuid, asks));
+    ResourceClaim {
+        metadata: ObjectMeta {
+            name: Some(named.name.clone()),
+            namespace: Some(text("namespace")),
+            owner_references: Some(vec![owner]),
+            labels: Some(class.into_iter().collect()),
+            annotations: Some([term].into()),
+            ..ObjectMeta::default()
         },
-        "spec": {"devices": {"requests": requests.collect::<Vec<_>>()}},
-    })
+        spec: ResourceClaimSpec {
+            devices: Some(DeviceClaim {
+                requests: Some(requests.collect()),
+                ..DeviceClaim::default()
+            }),
+        },
+        status: None,
+    }
+}
+
+fn asked(rank: u32, uuid: &str, asks: &Asks) -> DeviceRequest {
+    let selector = DeviceSelector {
+        cel: Some(CELDeviceSelector {
+            expression: expression(uuid),
+        }),
+    };
+    let broken = DeviceToleration {
+        key: Some(labels::BROKEN.to_owned()),
+        operator: Some("Exists".to_owned()),
+        ..DeviceToleration::default()
+    };
+    DeviceRequest {
+        name: request(rank),
+        exactly: Some(ExactDeviceRequest {
+            device_class_name: asks.device_class.clone(),
+            selectors: Some(vec![selector]),
+            tolerations: asks.broken.then(|| vec![broken]),
+            ..ExactDeviceRequest::default()
+        }),
+        ..DeviceRequest::default()
+    }
 }
 
 /// Returns the CEL expression that one GPU meets. In CEL, as in JSON, the special characters of a
@@ -130,49 +161,50 @@ pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
     wanted.eq(expressions.iter().cloned())
 }
 
-/// Reports whether a claim of the API server asks for the same as `wanted`.
+/// Reports whether a claim of the API server asks for the same as `wanted`, as far as the queue
+/// writes it: API servers add defaults.
 #[must_use]
-pub fn asks_for(found: &Value, wanted: &Value) -> bool {
-    asked(found) == asked(wanted)
+pub fn asks_for(found: &ResourceClaim, wanted: &ResourceClaim) -> bool {
+    written(found).eq(written(wanted))
 }
 
 /// What the queue writes into a request.
 #[derive(PartialEq)]
-struct Asked<'c> {
-    name: Option<&'c Value>,
-    device_class: Option<&'c Value>,
+struct Written<'c> {
+    name: &'c str,
+    device_class: Option<&'c str>,
+    selectors: &'c [DeviceSelector],
     tolerates: bool,
-    expressions: Vec<&'c Value>,
 }
 
-fn asked(claim: &Value) -> Vec<Asked<'_>> {
-    let requests = pod::list(claim, &["spec", "devices", "requests"]);
-    let asked = requests.map(|one| {
-        let selectors = pod::list(one, &["exactly", "selectors"]);
-        Asked {
-            name: one.get("name"),
-            device_class: pod::at(one, &["exactly", "deviceClassName"]),
-            tolerates: pod::list(one, &["exactly", "tolerations"]).next().is_some(),
-            expressions: selectors
-                .filter_map(|one| pod::at(one, &["cel", "expression"]))
-                .collect(),
+fn written(claim: &ResourceClaim) -> impl Iterator<Item = Written<'_>> {
+    let devices = claim.spec.devices.iter();
+    let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    requests.map(|one| {
+        let exactly = one.exactly.as_ref();
+        let selectors = exactly.and_then(|one| one.selectors.as_deref());
+        let tolerations = exactly.and_then(|one| one.tolerations.as_deref());
+        Written {
+            name: &one.name,
+            device_class: exactly.map(|one| &*one.device_class_name),
+            selectors: selectors.unwrap_or_default(),
+            tolerates: tolerations.is_some_and(|all| !all.is_empty()),
         }
-    });
-    asked.collect()
+    })
 }
 
 /// Reports whether the leader of a later term than `term` made the claim.
 #[must_use]
-pub fn is_later(claim: &Value, term: i32) -> bool {
-    let made = pod::metadata(claim, "annotations", labels::QUEUE_TERM).and_then(Value::as_str);
+pub fn is_later(claim: &ResourceClaim, term: i32) -> bool {
+    let made = claim.annotations().get(labels::QUEUE_TERM);
     made.and_then(|made| made.parse::<i32>().ok())
         .is_some_and(|made| made > term)
 }
 
 /// Returns the UID of the pod that is the claim's controller.
 #[must_use]
-pub fn owner(claim: &Value) -> Option<&str> {
-    let mut owners = pod::list(claim, &["metadata", "ownerReferences"]);
-    let controller = |one: &&Value| one.get("controller") == Some(&Value::Bool(true));
-    owners.find(controller)?.get("uid")?.as_str()
+pub fn owner(claim: &ResourceClaim) -> Option<&str> {
+    let mut owners = claim.owner_references().iter();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(&owner.uid)
 }

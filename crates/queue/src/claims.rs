@@ -5,11 +5,12 @@
 //! pod, so Kubernetes deletes it with the pod.
 
 use futures::{StreamExt, stream};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{
-    api::{DeleteParams, GetParams, PostParams, Preconditions},
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
     core::request::Request,
 };
-use nvlink_cluster::gpus::API_VERSION;
 use nvlink_runtime::client;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -146,7 +147,7 @@ impl Writer {
     async fn attempt_claim(
         &self,
         pod: &Value,
-        object: &Value,
+        object: &ResourceClaim,
         wish: Wish,
         many: bool,
     ) -> Result<Found, Again> {
@@ -182,7 +183,7 @@ impl Writer {
         }
     }
 
-    async fn create_claim(&self, object: &Value) -> kube::Result<()> {
+    async fn create_claim(&self, object: &ResourceClaim) -> kube::Result<()> {
         let params = PostParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PostParams::default()
@@ -196,24 +197,19 @@ impl Writer {
             .map(drop)
     }
 
-    async fn get_claim(&self, object: &Value) -> kube::Result<Option<Value>> {
-        let request = requests(object).get(name(object), &GetParams::default());
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        match self.client.request(request).await {
-            Ok(found) => Ok(Some(found)),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(error),
-        }
+    async fn get_claim(&self, object: &ResourceClaim) -> kube::Result<Option<ResourceClaim>> {
+        let namespace = object.namespace().unwrap_or_default();
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &namespace);
+        claims.get_opt(&object.name_any()).await
     }
 
     /// Deletes this version of a claim: another one may be allocated.
-    async fn delete_claim(&self, found: &Value) -> kube::Result<()> {
-        let text = |field: &str| Some(at(found, &["metadata", field])?.as_str()?.to_owned());
+    async fn delete_claim(&self, found: &ResourceClaim) -> kube::Result<()> {
         let params = DeleteParams::default().preconditions(Preconditions {
-            uid: text("uid"),
-            resource_version: text("resourceVersion"),
+            uid: found.uid(),
+            resource_version: found.resource_version(),
         });
-        let request = requests(found).delete(name(found), &params);
+        let request = requests(found).delete(&found.name_any(), &params);
         let request = request.map_err(kube::Error::BuildRequest)?;
         self.client
             .request::<Value>(in_time(request)?)
@@ -223,11 +219,17 @@ impl Writer {
 }
 
 /// Returns what the claim means that was found for a pod with this UID; `None` if it must go.
-fn judge(found: &Value, wanted: &Value, uid: Option<&str>, wish: Wish) -> Option<Found> {
-    let goes = at(found, &["metadata", "deletionTimestamp"]).is_some();
+fn judge(
+    found: &ResourceClaim,
+    wanted: &ResourceClaim,
+    uid: Option<&str>,
+    wish: Wish,
+) -> Option<Found> {
+    let goes = found.metadata.deletion_timestamp.is_some();
     let owned = claim::owner(found) == uid;
-    let allocated = at(found, &["status", "allocation"]).is_some_and(Value::is_object);
-    let name = name(wanted);
+    let status = found.status.as_ref();
+    let allocated = status.is_some_and(|status| status.allocation.is_some());
+    let name = wanted.name_any();
     if wish == Wish::Gone {
         return (goes || !owned || allocated).then_some(Found::Right);
     }
@@ -262,16 +264,10 @@ fn is_failure(error: &kube::Error) -> bool {
     Again::after(error).is_some_and(|again| again.failed)
 }
 
-fn name(object: &Value) -> &str {
-    let name = at(object, &["metadata", "name"]).and_then(Value::as_str);
-    name.unwrap_or_default()
-}
-
 /// Returns requests about claims in the namespace of a claim.
-fn requests(object: &Value) -> Request {
-    let namespace = at(object, &["metadata", "namespace"]).and_then(Value::as_str);
-    let namespace = namespace.unwrap_or_default();
-    Request::new(format!(
-        "/apis/{API_VERSION}/namespaces/{namespace}/resourceclaims"
+fn requests(object: &ResourceClaim) -> Request {
+    Request::new(ResourceClaim::url_path(
+        &(),
+        object.metadata.namespace.as_deref(),
     ))
 }

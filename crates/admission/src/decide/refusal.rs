@@ -1,10 +1,10 @@
 //! Refusals of pods, and the rules behind them.
 
 use nvlink_api::patch::WrongType;
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantNames};
 
 /// The rule that refuses a pod. The set is bounded, so the rule can be a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Rule {
     /// The named class does not exist.

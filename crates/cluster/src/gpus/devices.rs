@@ -316,12 +316,16 @@ mod tests {
 
     use super::*;
 
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
     fn slice(generation: i64, devices: Value) -> Option<Slice> {
-        Slice::of(&json!({
+        Slice::of(&read(json!({
             "driver": GPU_DRIVER, "nodeName": "n1",
             "pool": {"name": "p", "generation": generation, "resourceSliceCount": 1},
             "devices": devices,
-        }))
+        })))
     }
 
     fn gpu(name: &str, uuid: &str, effect: &str) -> Value {
@@ -345,13 +349,13 @@ mod tests {
         devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
         let node = devices.of_node("n1").unwrap();
         assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
-        let part = Claim::of(&json!({
+        let part = Claim::of(&read(json!({
             "metadata": {"namespace": "n", "name": "c"},
             "status": {"allocation": {"devices": {"results": [
                 {"driver": GPU_DRIVER, "pool": "p", "device": "mig"},
                 {"driver": GPU_DRIVER, "pool": "p", "device": "b", "adminAccess": true},
             ]}}},
-        }));
+        })));
         devices.set_claim(&"n/c".into(), part);
         let held = devices.of_node("n1").unwrap().held;
         let all: Vec<_> = held.into_values().flatten().collect();
@@ -361,7 +365,10 @@ mod tests {
             "a part holds its GPU, and who looks holds nothing"
         );
         devices.set_claim(&"n/c".into(), None);
-        assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
+        assert_eq!(
+            Slice::of(&read(json!({"driver": "nic", "nodeName": "n1"}))),
+            None
+        );
         assert_eq!(devices.of_node("n2"), None);
         devices.set_slice("s", None);
         let node = devices.of_node("n1").unwrap();
@@ -390,7 +397,7 @@ mod tests {
         let usable = devices.of_node(&node).unwrap().usable;
         assert_eq!(usable, BTreeSet::from(["GPU-0".to_owned()]));
         assert!(devices.slices["s"].shares);
-        let claim = Claim::of(&json!({
+        let claim = Claim::of(&read(json!({
             "metadata": {"namespace": "n", "name": "c"},
             "status": {
                 "reservedFor": [{"resource": "pods", "name": "vm", "uid": "1"}],
@@ -398,7 +405,7 @@ mod tests {
                     {"driver": GPU_DRIVER, "pool": "p", "device": "gpu-vfio-0"},
                 ]}},
             },
-        }));
+        })));
         devices.set_claim(&"n/c".into(), claim);
         assert!(!devices.of_node(&node).unwrap().is_free("GPU-0", &|_| true));
     }
@@ -410,13 +417,13 @@ mod tests {
         devices.set_slice("s", slice(1, all));
         let node: Name = "n1".into();
         let claim = |results: Value| {
-            let claim = Claim::of(&json!({
+            let claim = Claim::of(&read(json!({
                 "metadata": {"namespace": "n", "name": "c"},
                 "status": {
                     "reservedFor": [{"resource": "pods", "name": "pod", "uid": "1"}],
                     "allocation": {"devices": {"results": results}},
                 },
-            }));
+            })));
             assert!(claim.is_some());
             claim
         };
@@ -448,13 +455,13 @@ mod tests {
         let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
         devices.set_slice("s", slice(1, all));
         let claim = |reserved: Value| {
-            Claim::of(&json!({
+            Claim::of(&read(json!({
                 "metadata": {"namespace": "n", "name": "c"},
                 "status": {"reservedFor": reserved, "allocation": {"devices": {"results": [
                     {"driver": GPU_DRIVER, "pool": "p", "device": "a"},
                     {"driver": "nic", "pool": "p", "device": "b"},
                 ]}}},
-            }))
+            })))
         };
         let id: Name = "n/c".into();
         let used = claim(json!([{"resource": "pods", "name": "pod", "uid": "1"}]));

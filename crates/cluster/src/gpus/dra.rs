@@ -3,17 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_api::{
-    crd::GPU_DRIVER,
-    pod::{self, at, list},
+use k8s_openapi::api::resource::v1::{
+    self, DeviceClassSpec, DeviceRequestAllocationResult, ResourceClaim, ResourceSliceSpec,
 };
+use nvlink_api::crd::GPU_DRIVER;
 use nvlink_topology::labels;
-use serde_json::Value;
 
 use super::{Name, id};
-
-/// The version of the API of DRA that is read.
-pub const API_VERSION: &str = "resource.k8s.io/v1";
 
 /// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
 const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
@@ -52,53 +48,47 @@ pub(super) struct Device {
 impl Slice {
     /// Reads a ResourceSlice by its `spec`; `None` if it has no whole GPUs of a node.
     #[must_use]
-    pub fn of(spec: &Value) -> Option<Self> {
-        let text = |path: &[&str]| at(spec, path).and_then(Value::as_str);
-        if text(&["driver"])? != GPU_DRIVER {
+    pub fn of(spec: &ResourceSliceSpec) -> Option<Self> {
+        if spec.driver != GPU_DRIVER {
             return None;
         }
-        let known =
-            list(spec, &["devices"]).filter_map(|device| Some((device, Device::of(device)?)));
-        let known: Vec<(&Value, Device)> = known.collect();
-        let shares = known.iter().any(|(device, _)| is_shared(device));
-        let devices = known.into_iter().filter_map(|(device, known)| {
-            let name = device.get("name")?.as_str()?.to_owned();
-            Some((name, known))
-        });
+        let all = spec.devices.iter().flatten();
+        let known = all.filter_map(|device| Some((device, Device::of(device)?)));
+        let known: Vec<_> = known.collect();
         Some(Self {
-            node: text(&["nodeName"])?.into(),
-            pool: text(&["pool", "name"])?.to_owned(),
-            generation: at(spec, &["pool", "generation"]).and_then(Value::as_i64)?,
-            devices: devices.collect(),
-            shares,
+            node: spec.node_name.as_deref()?.into(),
+            pool: spec.pool.name.clone(),
+            generation: spec.pool.generation,
+            shares: known.iter().any(|(device, _)| is_shared(device)),
+            devices: known
+                .into_iter()
+                .map(|(device, known)| (device.name.clone(), known))
+                .collect(),
         })
     }
 }
 
 /// Reports whether the scheduler may allocate a device to several claims at a time (KEP-5075).
-fn is_shared(device: &Value) -> bool {
-    device.get("allowMultipleAllocations") == Some(&Value::Bool(true))
+fn is_shared(device: &v1::Device) -> bool {
+    device.allow_multiple_allocations == Some(true)
 }
 
 impl Device {
     /// Reads a device; `None` if it is no GPU, no part of one and no other device of one.
-    fn of(device: &Value) -> Option<Self> {
+    fn of(device: &v1::Device) -> Option<Self> {
         let attribute = |name: &str| {
-            let attributes = device.get("attributes")?;
+            let attributes = device.attributes.as_ref()?;
             // The driver's own attributes may have its domain, but need not.
             let long = format!("{GPU_DRIVER}/{name}");
             let found = attributes.get(name).or_else(|| attributes.get(&long))?;
-            found.get("string")?.as_str()
+            found.string.as_deref()
         };
         let part = attribute("parentUUID");
         let whole = part.is_none() && attribute("type").is_none_or(|of| of == "gpu");
         let uuid = part.or_else(|| attribute("uuid").filter(|_| whole));
         let address = attribute(ADDRESS);
-        let keeps_off = |taint: &Value| {
-            let effect = taint.get("effect").and_then(Value::as_str);
-            matches!(effect, Some("NoSchedule" | "NoExecute"))
-        };
-        let tainted = list(device, &["taints"]).any(keeps_off);
+        let mut taints = device.taints.iter().flatten();
+        let tainted = taints.any(|taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute"));
         (uuid.is_some() || address.is_some() && !whole).then(|| Self {
             uuid: uuid.map(str::to_owned),
             address: address.map(str::to_owned),
@@ -109,13 +99,13 @@ impl Device {
 }
 
 /// Returns the numbers of the partitions that a device is in, by size.
-fn partitions(device: &Value) -> BTreeMap<usize, i64> {
-    let attributes = pod::entries(device, &["attributes"]);
-    let partition = |(name, value): (&String, &Value)| {
+fn partitions(device: &v1::Device) -> BTreeMap<usize, i64> {
+    let attributes = device.attributes.iter().flatten();
+    let partition = |(name, value): (&String, &v1::DeviceAttribute)| {
         let own = name.strip_prefix(GPU_DRIVER);
         let name = own.and_then(|own| own.strip_prefix('/')).unwrap_or(name);
         let size = name.strip_prefix(PARTITION)?.parse().ok()?;
-        Some((size, value.get("int")?.as_i64()?))
+        Some((size, value.int?))
     };
     attributes.filter_map(partition).collect()
 }
@@ -153,10 +143,9 @@ pub struct DeviceClass {
 impl DeviceClass {
     /// Reads a DeviceClass by its `spec`.
     #[must_use]
-    pub fn of(spec: &Value) -> Self {
-        let resource = at(spec, &["extendedResourceName"]).and_then(Value::as_str);
+    pub fn of(spec: &DeviceClassSpec) -> Self {
         Self {
-            resource: resource.map(str::to_owned),
+            resource: spec.extended_resource_name.clone(),
         }
     }
 }
@@ -165,39 +154,37 @@ impl Claim {
     /// Reads a ResourceClaim; `None` if it is neither allocated nor the queue's, or being deleted
     /// without having been allocated.
     #[must_use]
-    pub fn of(claim: &Value) -> Option<Self> {
-        let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
-        let metadata = claim.get("metadata")?;
-        let namespace = text(metadata, "namespace")?;
-        let results = list(claim, &["status", "allocation", "devices", "results"]);
-        let ours = results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER));
-        let looks = |one: &&Value| one.get("adminAccess") == Some(&Value::Bool(true));
-        let (looks, holds): (Vec<&Value>, Vec<&Value>) = ours.partition(looks);
-        let names = |of: Vec<&Value>| -> Vec<(String, String)> {
-            let name = |one: &Value| Some((text(one, "pool")?, text(one, "device")?));
-            of.into_iter().filter_map(name).collect()
+    pub fn of(claim: &ResourceClaim) -> Option<Self> {
+        let namespace = claim.metadata.namespace.as_deref()?;
+        let name = claim.metadata.name.as_deref()?;
+        let status = claim.status.as_ref();
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+        let results = devices.and_then(|devices| devices.results.as_ref());
+        let ours = results.into_iter().flatten();
+        let ours = ours.filter(|one| one.driver == GPU_DRIVER);
+        let (looks, holds): (Vec<_>, Vec<_>) = ours.partition(|one| one.admin_access == Some(true));
+        let names = |of: Vec<&DeviceRequestAllocationResult>| {
+            let name = |one: &DeviceRequestAllocationResult| (one.pool.clone(), one.device.clone());
+            of.into_iter().map(name).collect()
         };
-        let users = list(claim, &["status", "reservedFor"])
-            .filter(|one| text(one, "resource").as_deref() == Some("pods"));
-        let allocated = at(claim, &["status", "allocation"]).is_some_and(Value::is_object);
+        let users = status.and_then(|status| status.reserved_for.as_ref());
+        let users = users.into_iter().flatten();
+        let users = users.filter(|one| one.resource == "pods").map(|one| User {
+            pod: id(namespace, &one.name),
+            uid: one.uid.clone(),
+        });
         let this = Self {
-            asks: match allocated {
-                true => Vec::new(),
-                false => expressions(claim),
+            asks: match allocation {
+                Some(_) => Vec::new(),
+                None => expressions(claim),
             },
             holds: names(holds),
             looks: names(looks),
-            allocated,
-            users: users
-                .filter_map(|one| {
-                    let pod = id(&namespace, &text(one, "name")?);
-                    let uid = text(one, "uid")?;
-                    Some(User { pod, uid })
-                })
-                .collect(),
+            allocated: allocation.is_some(),
+            users: users.collect(),
         };
-        let name = text(metadata, "name")?;
-        let ends = text(metadata, "deletionTimestamp").is_some();
+        let ends = claim.metadata.deletion_timestamp.is_some();
         (this.allocated || !ends && name.starts_with(labels::CLAIM_PREFIX)).then_some(this)
     }
 }
@@ -217,12 +204,13 @@ impl Claim {
 }
 
 /// Returns the CEL expressions of the devices that a claim asks for, in the order of its requests.
-fn expressions(claim: &Value) -> Vec<String> {
-    let requests = list(claim, &["spec", "devices", "requests"]);
-    let selectors = requests.flat_map(|one| list(one, &["exactly", "selectors"]));
-    let texts = selectors.filter_map(|one| at(one, &["cel", "expression"]));
-    let texts = texts.map(|text| text.as_str().unwrap_or_default().to_owned());
-    texts.collect()
+fn expressions(claim: &ResourceClaim) -> Vec<String> {
+    let devices = claim.spec.devices.iter();
+    let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    let exactly = requests.filter_map(|one| one.exactly.as_ref());
+    let selectors = exactly.flat_map(|one| one.selectors.iter().flatten());
+    let expressions = selectors.filter_map(|one| Some(one.cel.as_ref()?.expression.clone()));
+    expressions.collect()
 }
 
 #[cfg(test)]
@@ -235,9 +223,9 @@ mod tests {
     fn claims_that_hold_nothing_count_only_if_they_are_the_queues() {
         let named = |name: &str| {
             let claim = json!({"metadata": {"namespace": "n", "name": name}});
-            Claim::of(&claim).is_some()
+            Claim::of(&serde_json::from_value(claim).unwrap()).is_some()
         };
         assert!(named("nvlink-domains-train-1") && !named("mine"));
-        assert_eq!(Claim::of(&json!({"metadata": 7})), None);
+        assert_eq!(Claim::of(&ResourceClaim::default()), None);
     }
 }

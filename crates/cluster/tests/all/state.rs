@@ -118,8 +118,8 @@ impl Process {
                 let document = Some(object.clone());
                 self.pods.set(&key, &PodObject { metadata, document });
             }
-            2 => self.slices.set(&key, &Slice::of(&object["spec"])),
-            _ => self.claims.set(&key, &Claim::of(object)),
+            2 => self.slices.set(&key, &Slice::of(&read(&object["spec"]))),
+            _ => self.claims.set(&key, &Claim::of(&read(object))),
         }
     }
 
@@ -166,6 +166,10 @@ impl Process {
         });
         nodes.into_iter().chain(rooms).collect()
     }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).unwrap()
 }
 
 fn key(kind: usize, name: &str) -> Key {

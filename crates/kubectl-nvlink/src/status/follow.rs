@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::{Client, api::DynamicObject, core::ApiResource, runtime::watcher};
 use nvlink_api::node_topology;
 use nvlink_runtime::watch::{self, Key, Mirror};
@@ -137,10 +138,18 @@ fn start(client: &Client, current: &Current) {
         (read::classes(), |all| &mut all.classes, None),
         (node_topology::resource(), |all| &mut all.topologies, None),
         (read::nodes(), |all| &mut all.nodes, None),
-        (read::dra("ResourceSlice"), |all| &mut all.slices, None),
-        (read::dra("ResourceClaim"), |all| &mut all.claims, None),
         (
-            read::dra("DeviceClass"),
+            ApiResource::erase::<ResourceSlice>(&()),
+            |all| &mut all.slices,
+            None,
+        ),
+        (
+            ApiResource::erase::<ResourceClaim>(&()),
+            |all| &mut all.claims,
+            None,
+        ),
+        (
+            ApiResource::erase::<DeviceClass>(&()),
             |all| &mut all.device_classes,
             None,
         ),

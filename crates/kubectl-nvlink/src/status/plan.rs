@@ -10,6 +10,7 @@ use nvlink_queue::{
     feed::{Feed, node::Node},
     placement::id,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{node::read as read_node, state::State};
@@ -34,13 +35,22 @@ impl Plan {
             feed.topology(name, node.published());
         }
         for ((_, name), object) in &state.objects.slices.objects {
-            feed.slice(name, object.get("spec").and_then(Slice::of));
+            feed.slice(
+                name,
+                parse(object.get("spec")).and_then(|spec| Slice::of(&spec)),
+            );
         }
         for ((_, name), object) in &state.objects.device_classes.objects {
-            feed.device_class(name, object.get("spec").map(DeviceClass::of));
+            feed.device_class(
+                name,
+                parse(object.get("spec")).map(|spec| DeviceClass::of(&spec)),
+            );
         }
         for ((namespace, name), object) in &state.objects.claims.objects {
-            feed.claim(&id(namespace, name), Claim::of(object));
+            feed.claim(
+                &id(namespace, name),
+                parse(Some(object)).and_then(|claim| Claim::of(&claim)),
+            );
         }
         for (place, object) in &state.objects.owners {
             feed.object(place.clone(), Some(object.clone()));
@@ -71,6 +81,11 @@ impl Plan {
         self.feed.flush(&mut self.planner, now);
         name
     }
+}
+
+/// Parses a part of an object of the API server.
+pub(super) fn parse<T: DeserializeOwned>(part: Option<&Value>) -> Option<T> {
+    T::deserialize(part?).ok()
 }
 
 /// Returns the nodes by name. Where they may not be read, their GPUs are those that their exporters

@@ -6,17 +6,18 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, PostParams},
-    core::{ApiResource, GroupVersionKind},
+    core::ApiResource,
 };
 use nvlink_admission::{
     authorize::{RESOURCE, USE},
     decide::gate,
 };
 use nvlink_api::{crd::DomainClass, node_topology, pod};
-use nvlink_cluster::gpus::{API_VERSION, Slice};
+use nvlink_cluster::gpus::Slice;
 use nvlink_queue::{
     Life, Limits,
     feed::{
@@ -30,7 +31,10 @@ use nvlink_runtime::client;
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
-use super::objects::{Kind, Objects, key};
+use super::{
+    objects::{Kind, Objects, key},
+    plan::parse,
+};
 
 /// The most objects of one answer of the API server.
 const PAGE: u32 = 500;
@@ -64,12 +68,6 @@ pub(super) fn pods() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
 }
 
-/// A kind of DRA's, which old clusters do not have.
-pub(super) fn dra(kind: &str) -> ApiResource {
-    let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
-    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
-}
-
 /// Reads what may be read. `namespace` is that of the pods that are asked for.
 ///
 /// # Errors
@@ -79,14 +77,24 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
         list(client, classes(), None, "domainclasses"),
         list(client, node_topology::resource(), None, "nodetopologies"),
         list(client, nodes(), None, "nodes"),
-        list(client, dra("ResourceSlice"), None, "resourceslices"),
         list(
             client,
-            dra("ResourceClaim"),
+            ApiResource::erase::<ResourceSlice>(&()),
+            None,
+            "resourceslices"
+        ),
+        list(
+            client,
+            ApiResource::erase::<ResourceClaim>(&()),
             None,
             "resourceclaims in all namespaces"
         ),
-        list(client, dra("DeviceClass"), None, "deviceclasses"),
+        list(
+            client,
+            ApiResource::erase::<DeviceClass>(&()),
+            None,
+            "deviceclasses"
+        ),
         list(client, pods(), None, "pods in all namespaces"),
     )?;
     let (pods, only) = match all.hidden {
@@ -120,9 +128,12 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
 fn unseen(classes: &Kind, slices: &Kind, others: [&Kind; 2]) -> Option<String> {
     let mapping = |class: &Value| pod::at(class, &["spec", "devices", "mapping"]).cloned();
     let mut classes = classes.objects.values();
-    let mut listed = slices.objects.values().filter_map(|one| one.get("spec"));
+    let mut listed = slices
+        .objects
+        .values()
+        .filter_map(|one| parse(one.get("spec")));
     let used = classes.any(|class| mapping(class) == Some("Claim".into()))
-        || listed.any(|spec| Slice::of(spec).is_some());
+        || listed.any(|spec| Slice::of(&spec).is_some());
     let mut dra = others.into_iter().chain([slices]);
     let hidden = dra.find_map(|kind| kind.hidden.clone());
     hidden.filter(|_| used)

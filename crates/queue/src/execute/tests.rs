@@ -203,7 +203,7 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
             };
             let uuids = ["GPU-0".to_owned()];
             let claim = claim::object(&claiming(), &named, &uuids, &asks, 1);
-            (StatusCode::OK, claim)
+            (StatusCode::OK, serde_json::to_value(claim).unwrap())
         }
     });
     let (outcome, _) = api.release(claiming()).await;

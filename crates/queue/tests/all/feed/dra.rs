@@ -15,6 +15,10 @@ use super::{NOW, Queue, Reason, asking, placed, plain, pod};
 
 const DRIVER: &str = "gpu.nvidia.com";
 
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
 /// Lists the GPUs of the node, `tainted` ones among them.
 fn slice(queue: &mut Queue, gpus: &[u32], tainted: &[u32]) {
     let device = |gpu: &u32| {
@@ -32,12 +36,12 @@ fn slice(queue: &mut Queue, gpus: &[u32], tainted: &[u32]) {
         "driver": DRIVER, "nodeName": "n1", "devices": devices,
         "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
     });
-    queue.feed.slice("s", Slice::of(&spec));
+    queue.feed.slice("s", Slice::of(&read(spec)));
 }
 
 /// The scheduler serves plain requests for this resource by claims of a DeviceClass.
 fn serve(queue: &mut Queue, resource: &str) {
-    let class = DeviceClass::of(&json!({"extendedResourceName": resource}));
+    let class = DeviceClass::of(&read(json!({"extendedResourceName": resource})));
     queue.feed.device_class("gpus", Some(class));
 }
 
@@ -48,7 +52,7 @@ fn hold(queue: &mut Queue, gpu: u32) {
         "metadata": {"namespace": "other", "name": "c"},
         "status": {"allocation": {"devices": {"results": [result]}}},
     });
-    queue.feed.claim(&id("other", "c"), Claim::of(&claim));
+    queue.feed.claim(&id("other", "c"), Claim::of(&read(claim)));
 }
 
 /// Returns the pod `a`, which was released to a place and names a claim.
@@ -131,10 +135,10 @@ fn a_claim_is_for_one_partition_of_the_fabric_manager() {
             }
             json!({"name": format!("gpu-{gpu}"), "attributes": attributes})
         };
-        Slice::of(&json!({
+        Slice::of(&read(json!({
             "driver": DRIVER, "nodeName": "n1", "devices": (0..4).map(device).collect::<Vec<_>>(),
             "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-        }))
+        })))
     };
     let mut queue = Queue::new();
     queue.node(json!({}));
@@ -203,13 +207,13 @@ fn a_pod_that_only_looks_holds_nothing_although_its_exporter_says_so() {
     let claim = |admin: bool| {
         let result = |gpu: u32| json!({"driver": DRIVER, "pool": "n1", "device": format!("gpu-{gpu}"), "adminAccess": admin});
         let results: Vec<Value> = (0..4).map(result).collect();
-        Claim::of(&json!({
+        Claim::of(&read(json!({
             "metadata": {"namespace": "team", "name": "all"},
             "status": {
                 "allocation": {"devices": {"results": results}},
                 "reservedFor": [{"resource": "pods", "name": "monitor", "uid": uid}],
             },
-        }))
+        })))
     };
     queue.feed.claim(&id("team", "all"), claim(true));
     assert_eq!(queue.released(NOW), ["team/a"]);
@@ -224,13 +228,13 @@ fn a_claim_of_an_earlier_pod_of_the_same_name_says_nothing_about_this_one() {
     slice(&mut queue, &[0, 1, 2, 3], &[]);
     serve(&mut queue, "nvidia.com/gpu");
     let result = json!({"driver": DRIVER, "pool": "n1", "device": "gpu-0"});
-    let earlier = Claim::of(&json!({
+    let earlier = Claim::of(&read(json!({
         "metadata": {"namespace": "team", "name": "nvlink-domains-old"},
         "status": {
             "allocation": {"devices": {"results": [result]}},
             "reservedFor": [{"resource": "pods", "name": "a", "uid": "earlier"}],
         },
-    }));
+    })));
     queue.feed.claim(&id("team", "nvlink-domains-old"), earlier);
     queue.feed.pod(released(&placed(&[1, 2], 0)));
     queue.feed.pod(pod("b", 2, 2));
@@ -266,9 +270,9 @@ fn a_released_pod_whose_claim_cannot_be_made_fails_after_a_while() {
     slice(&mut queue, &[0, 1, 2, 3], &[]);
     queue.feed.pod(released(&placed(&[0], 0)));
     let claim = |deleted: Option<&str>| {
-        Claim::of(&json!({"metadata": {
+        Claim::of(&read(json!({"metadata": {
             "namespace": "team", "name": "nvlink-domains-a", "deletionTimestamp": deleted,
-        }}))
+        }})))
     };
     let name = id("team", "nvlink-domains-a");
     for missing in [None, claim(Some("2026-08-01T10:00:00Z"))] {
