@@ -108,7 +108,7 @@ impl Extender {
         let state = self.mirror.read();
         let look = |name: &&str| {
             Some(Seen {
-                published: Arc::clone(state.gpus.of(name).published?),
+                published: Arc::clone(state.gpus.published(name)?),
                 occupancy: state.occupancy(name)?,
             })
         };

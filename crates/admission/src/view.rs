@@ -247,7 +247,9 @@ impl View {
 
     /// Sets the free GPUs of a node; `None` if unknown.
     pub fn set_free(&mut self, name: &str, free: Option<Free>) {
-        self.change_node(name, |node| std::mem::replace(&mut node.free, free) != free);
+        if self.nodes.get(name).and_then(|node| node.free) != free {
+            self.change_node(name, |node| std::mem::replace(&mut node.free, free) != free);
+        }
     }
 
     /// Returns the names of the namespaces with a default class.

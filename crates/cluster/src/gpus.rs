@@ -40,12 +40,14 @@ pub fn id(namespace: &str, name: &str) -> Name {
 pub struct Gpus {
     topologies: BTreeMap<Name, Arc<Published>>,
     devices: Devices,
+    /// All claims have been read.
+    knows_claims: bool,
 }
 
 /// Somebody who holds GPUs of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// `None`: no pod of the cluster. Its GPUs are out.
+    /// `None`: a claim that no pod uses.
     pub pod: Option<Holding>,
     /// The indices of its GPUs on the node.
     pub gpus: Vec<u32>,
@@ -108,6 +110,9 @@ impl Gpus {
 
     /// Removes all claims but these. Returns the nodes whose GPUs change.
     pub fn retain_claims(&mut self, wanted: &HashSet<Name>) -> Vec<Name> {
+        let known = std::mem::replace(&mut self.knows_claims, true);
+        let first = self.devices.listed().filter(|_| !known);
+        let first: Vec<Name> = first.cloned().collect();
         let gone = self
             .devices
             .claims
@@ -115,7 +120,7 @@ impl Gpus {
             .filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
         let changed = gone.iter().map(|id| self.set_claim(id, None));
-        changed.flatten().collect()
+        first.into_iter().chain(changed.flatten()).collect()
     }
 
     /// Removes all DeviceClasses but these. Returns the nodes whose GPUs change.
@@ -140,6 +145,12 @@ impl Gpus {
         self.topologies.get(node)?.as_ref().as_ref().ok()
     }
 
+    /// Returns what a node published, or why it cannot be used.
+    #[must_use]
+    pub fn published(&self, node: &str) -> Option<&Arc<Published>> {
+        self.topologies.get(node)
+    }
+
     /// Returns what DRA lists and allocates.
     #[must_use]
     pub fn devices(&self) -> &Devices {
@@ -152,6 +163,7 @@ impl Gpus {
         OfNode {
             published: self.topologies.get(node),
             devices: self.devices.of_node(node),
+            knows_claims: self.knows_claims,
         }
     }
 }
@@ -163,6 +175,7 @@ pub struct OfNode<'g> {
     pub published: Option<&'g Arc<Published>>,
     /// What a DRA driver lists and claims hold; `None` if no slice lists GPUs of it.
     pub devices: Option<OnNode>,
+    knows_claims: bool,
 }
 
 impl<'g> OfNode<'g> {
@@ -195,9 +208,8 @@ impl<'g> OfNode<'g> {
         one.gpus.iter().filter(holds).copied().collect()
     }
 
-    /// Returns who holds its GPUs: the pods of the report, the users of claims, which know it before
-    /// the exporter sees the containers, and nobody in the cluster those that the scheduler does not
-    /// allocate. A pod may be named more than once, and may have ended.
+    /// Returns who holds its GPUs: the pods of the report, and the users of claims, which know it
+    /// before the exporter sees the containers. A pod may be named more than once, and may have ended.
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
         let reported = self.reported().map(|(one, gpus)| Holder {
@@ -214,16 +226,34 @@ impl<'g> OfNode<'g> {
         all
     }
 
+    /// Returns the GPUs that a DRA driver does not let the scheduler allocate to one claim alone,
+    /// and that no claim holds: they are tainted, shared, or not listed.
+    #[must_use]
+    pub fn out(&self) -> Vec<u32> {
+        let devices = self.devices.as_ref().zip(self.known());
+        devices.map_or_else(Vec::new, |(devices, known)| devices.out(known))
+    }
+
     /// Returns the GPUs that nobody holds for whom `counts` says so, by index, ascending; `None` if
     /// neither an exporter nor a DRA driver says who holds what.
     pub fn free(&self, counts: impl Fn(&Holding) -> bool) -> Option<Vec<u32>> {
+        self.free_of(&self.holders(), counts)
+    }
+
+    /// Returns the same, if these are its holders.
+    pub(super) fn free_of(
+        &self,
+        holders: &[Holder],
+        counts: impl Fn(&Holding) -> bool,
+    ) -> Option<Vec<u32>> {
         let known = self.known()?;
-        if known.allocations.is_none() && self.devices.is_none() {
+        let claims = self.knows_claims && self.devices.is_some();
+        if known.allocations.is_none() && !claims {
             return None;
         }
-        let holders = self.holders().into_iter();
+        let holders = holders.iter();
         let held = holders.filter(|one| one.pod.as_ref().is_none_or(&counts));
-        let held: HashSet<u32> = held.flat_map(|one| one.gpus).collect();
+        let held: HashSet<u32> = held.flat_map(|one| one.gpus.iter().copied()).collect();
         let all = known.gpus.iter().map(|gpu| gpu.index);
         let mut free: Vec<u32> = all.filter(|gpu| !held.contains(gpu)).collect();
         free.sort_unstable();

@@ -1,9 +1,14 @@
 //! One watch of a kind for all in this process that follow it, as in client-go's shared informers:
-//! each object is sent once and parsed once. It runs while somebody follows it.
+//! each object is sent once and parsed once. It runs while somebody follows it. For a new follower
+//! a second one lists all objects, and takes the place of the first when it has.
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use nvlink_runtime::watch::{self, Key};
@@ -11,6 +16,8 @@ use tokio::sync::watch as channel;
 
 /// What happens to the objects of a kind. The same calls as those of [`watch::Mirror`].
 pub trait Follower<T>: Send {
+    /// All objects are about to be read, more or less of each than before.
+    fn begins(&mut self) {}
     /// Adds or changes an object.
     fn set(&mut self, key: &Key, item: &T);
     /// Removes an object.
@@ -78,7 +85,7 @@ impl<T> Default for Informer<T> {
 }
 
 impl<T> Informer<T> {
-    /// Adds a follower, which sees all objects from the beginning: the watch starts anew.
+    /// Adds a follower, which sees all objects from the beginning.
     pub fn subscribe(
         &self,
         extent: Extent,
@@ -101,47 +108,69 @@ impl<T> Informer<T> {
         id
     }
 
-    /// Runs `watch` while somebody follows; never ends. It starts anew when a follower comes, and
-    /// when more or less must be read.
+    /// Runs `watch` while somebody follows; never ends.
     pub async fn run<F: Future<Output = ()>>(self, watch: impl Fn(Extent, Fan<T>) -> F) {
         let mut changed = self.0.changed.subscribe();
+        let (mut current, mut next) = (None, None);
         loop {
             changed.borrow_and_update();
-            let Some((extent, fan)) = self.begin() else {
-                // An error is impossible: this process has the sender.
-                let _ = changed.changed().await;
-                continue;
-            };
-            let before = fan.before;
-            let stale = async {
-                while self.is_current(extent, before) {
-                    let _ = changed.changed().await;
-                }
-            };
+            self.arrange(&mut current, &mut next, &watch);
             tokio::select! {
-                () = watch(extent, fan) => {}
-                () = stale => {}
+                () = ended(&mut current) => {}
+                () = ended(&mut next) => {}
+                // An error is impossible: this process has the sender.
+                _ = changed.changed() => {}
             }
         }
     }
 
-    fn begin(&self) -> Option<(Extent, Fan<T>)> {
-        let followers = self.lock();
-        let extent = followers.extent()?;
-        let (before, informer) = (followers.next, self.clone());
-        let fan = Fan {
-            informer,
-            before,
-            extent,
+    /// Starts and stops watches as the followers need them.
+    fn arrange<F: Future<Output = ()>>(
+        &self,
+        current: &mut Option<Running<F>>,
+        next: &mut Option<Running<F>>,
+        watch: &impl Fn(Extent, Fan<T>) -> F,
+    ) {
+        if next.as_ref().is_some_and(Running::is_complete) {
+            *current = next.take();
+        }
+        let mut followers = self.lock();
+        let wanted = followers.extent();
+        if current.as_ref().map(|one| one.extent) != wanted {
+            (*current, *next) = (None, None);
+        }
+        let Some(extent) = wanted else { return };
+        let before = followers.next;
+        let start = |from| {
+            let complete = Arc::new(AtomicBool::new(from == 0));
+            let fan = Fan {
+                informer: self.clone(),
+                from,
+                before,
+                extent,
+                complete: Arc::clone(&complete),
+            };
+            Some(Running {
+                extent,
+                before,
+                complete,
+                watch: Box::pin(watch(extent, fan)),
+            })
         };
-        Some((extent, fan))
-    }
-
-    /// Reports whether a watch that has begun serves all followers.
-    fn is_current(&self, extent: Extent, before: u64) -> bool {
-        let followers = self.lock();
-        let new = followers.all.iter().any(|(id, ..)| *id >= before);
-        !new && followers.extent() == Some(extent)
+        match current {
+            None => {
+                let all = followers.all.iter_mut();
+                all.for_each(|(_, _, follower)| follower.begins());
+                *current = start(0);
+            }
+            Some(current) if next.is_none() => {
+                let from = current.before;
+                if followers.all.iter().any(|(id, ..)| *id >= from) {
+                    *next = start(from);
+                }
+            }
+            Some(_) => {}
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Followers<T>> {
@@ -156,12 +185,41 @@ impl<T> Followers<T> {
     }
 }
 
-/// Passes the events of one watch on to the followers that were there when it began. A later one
-/// would take a half of a list for the whole.
+/// A watch that runs.
+struct Running<F> {
+    extent: Extent,
+    /// The followers before this number were there when it began.
+    before: u64,
+    complete: Arc<AtomicBool>,
+    watch: Pin<Box<F>>,
+}
+
+impl<F> Running<F> {
+    fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+}
+
+/// Waits until a watch has ended; for ever without one.
+async fn ended<F: Future<Output = ()>>(running: &mut Option<Running<F>>) {
+    match running {
+        Some(one) => {
+            one.watch.as_mut().await;
+            *running = None;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Passes the events of one watch on to the followers that were there when it began: a later one
+/// would take a half of a list for the whole. While a watch for new followers lists, it serves only
+/// these, because the others hear of all changes already.
 pub struct Fan<T> {
     informer: Informer<T>,
+    from: u64,
     before: u64,
     extent: Extent,
+    complete: Arc<AtomicBool>,
 }
 
 impl<T> Fan<T> {
@@ -178,6 +236,9 @@ impl<T> Fan<T> {
     /// Removes all objects but these.
     pub fn retain(&self, keys: &HashSet<Key>) {
         self.each(|follower| follower.retain(keys, self.extent));
+        if !self.complete.swap(true, Ordering::AcqRel) {
+            self.informer.0.changed.send_replace(());
+        }
     }
 
     /// Records whether the watch is in sync.
@@ -186,9 +247,11 @@ impl<T> Fan<T> {
     }
 
     fn each(&self, mut tell: impl FnMut(&mut dyn Follower<T>)) {
+        let complete = self.complete.load(Ordering::Acquire);
+        let from = if complete { 0 } else { self.from };
         let mut followers = self.informer.lock();
         let all = followers.all.iter_mut();
-        let known = all.filter(|(id, ..)| *id < self.before);
+        let known = all.filter(|(id, ..)| (from..self.before).contains(id));
         known.for_each(|(_, _, follower)| tell(&mut **follower));
     }
 }

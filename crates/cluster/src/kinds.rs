@@ -1,7 +1,7 @@
 //! The kinds that this process follows: one watch for each, whatever needs it.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -81,15 +81,23 @@ pub struct PodObject {
 struct Classes;
 struct Nodes;
 struct Namespaces;
-struct Topologies(Arc<Mutex<Hardwares>>);
+struct Topologies(Arc<Mutex<KnownTopologies>>);
 struct Pods;
 struct PodsOfClasses;
 struct Slices;
 struct Claims;
 struct DeviceClasses;
 
+/// What outlives the watch of topologies.
+#[derive(Default)]
+struct KnownTopologies {
+    hardwares: Hardwares,
+    /// The NodeTopologies that could not be read, by node, and why.
+    unreadable: BTreeMap<String, String>,
+}
+
 const CRDS: &str = ": install the CRDs of `nvlink-webhook crds`";
-const QUEUE: &str = ", so no pod leaves the queue";
+const DRA: &str = ", so it is not known which GPUs claims hold, and no pod leaves the queue";
 
 impl Kind for Classes {
     /// Raw JSON, because a class that cannot be parsed is guarded by its known fields.
@@ -145,8 +153,19 @@ impl Kind for Topologies {
     const UNKNOWN: &'static str = CRDS;
 
     fn read(&mut self, object: Document) -> Arc<Published> {
-        let mut hardwares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::new(hardwares.read(object))
+        let name = object.name_any();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let published = known.hardwares.read(object);
+        match &published {
+            Ok(_) => _ = known.unreadable.remove(&name),
+            Err(error) => {
+                if known.unreadable.get(&name) != Some(error) {
+                    tracing::warn!(node = name, %error, "cannot parse the NodeTopology; using the node's labels");
+                    known.unreadable.insert(name, error.clone());
+                }
+            }
+        }
+        Arc::new(published)
     }
 }
 
@@ -187,7 +206,7 @@ impl Kind for Slices {
     type Object = ResourceSlice;
     type Item = Option<Slice>;
     const KIND: &'static str = "ResourceSlice";
-    const FORBIDDEN: &'static str = QUEUE;
+    const FORBIDDEN: &'static str = DRA;
 
     fn read(&mut self, object: Self::Object) -> Option<Slice> {
         Slice::of(&object.spec)
@@ -198,7 +217,7 @@ impl Kind for Claims {
     type Object = ResourceClaim;
     type Item = Option<Claim>;
     const KIND: &'static str = "ResourceClaim";
-    const FORBIDDEN: &'static str = QUEUE;
+    const FORBIDDEN: &'static str = DRA;
 
     fn read(&mut self, object: Self::Object) -> Option<Claim> {
         Claim::of(&object)
@@ -209,7 +228,7 @@ impl Kind for DeviceClasses {
     type Object = v1::DeviceClass;
     type Item = DeviceClass;
     const KIND: &'static str = "DeviceClass";
-    const FORBIDDEN: &'static str = QUEUE;
+    const FORBIDDEN: &'static str = DRA;
 
     fn read(&mut self, object: Self::Object) -> DeviceClass {
         DeviceClass::of(&object.spec)
@@ -235,48 +254,78 @@ fn pages(size: u32) -> watcher::Config {
 }
 
 impl Informers {
-    /// Keeps the informers running. What admission decides by is vital.
+    /// Keeps the informers running. Those are vital by which admission decides.
     pub fn start(&self, client: &Client, supervisor: &Supervisor) {
         let api = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
         let classes = move |_, fan| watch::follow(api.clone(), pages(500), Reader(Classes, fan));
-        keep("watch of classes", &self.classes, supervisor, classes);
+        keep(
+            ("watch of classes", Weight::Vital),
+            &self.classes,
+            supervisor,
+            classes,
+        );
         let api = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         let nodes = move |_, fan| watch::follow(api.clone(), pages(100), Reader(Nodes, fan));
-        keep("watch of nodes", &self.nodes, supervisor, nodes);
+        keep(
+            ("watch of nodes", Weight::Vital),
+            &self.nodes,
+            supervisor,
+            nodes,
+        );
         let api = Api::all(client.clone());
         let namespaces =
             move |_, fan| watch::follow(api.clone(), pages(500), Reader(Namespaces, fan));
         keep(
-            "watch of namespaces",
+            ("watch of namespaces", Weight::Vital),
             &self.namespaces,
             supervisor,
             namespaces,
         );
         let api = Api::all_with(client.clone(), &node_topology::resource());
-        let hardwares = Arc::<Mutex<Hardwares>>::default();
+        let known = Arc::<Mutex<KnownTopologies>>::default();
         let topologies = move |_, fan| {
-            let kind = Topologies(Arc::clone(&hardwares));
+            let kind = Topologies(Arc::clone(&known));
             watch::follow(api.clone(), pages(100), Reader(kind, fan))
         };
         keep(
-            "watch of topologies",
+            ("watch of topologies", Weight::Vital),
             &self.topologies,
             supervisor,
             topologies,
         );
+        self.start_minor(client, supervisor);
+    }
+
+    /// Keeps those running without which admission decides.
+    fn start_minor(&self, client: &Client, supervisor: &Supervisor) {
         let api = client.clone();
         let pods = move |extent, fan| follow_pods(api.clone(), extent, fan);
-        keep("watch of pods", &self.pods, supervisor, pods);
+        keep(
+            ("watch of pods", Weight::Minor),
+            &self.pods,
+            supervisor,
+            pods,
+        );
         let api = client.clone();
         let slices = move |_, fan| follow_dra(api.clone(), Reader(Slices, fan));
-        keep("watch of ResourceSlices", &self.slices, supervisor, slices);
+        keep(
+            ("watch of ResourceSlices", Weight::Minor),
+            &self.slices,
+            supervisor,
+            slices,
+        );
         let api = client.clone();
         let claims = move |_, fan| follow_dra(api.clone(), Reader(Claims, fan));
-        keep("watch of ResourceClaims", &self.claims, supervisor, claims);
+        keep(
+            ("watch of ResourceClaims", Weight::Minor),
+            &self.claims,
+            supervisor,
+            claims,
+        );
         let api = client.clone();
         let classes = move |_, fan| follow_dra(api.clone(), Reader(DeviceClasses, fan));
         keep(
-            "watch of DeviceClasses",
+            ("watch of DeviceClasses", Weight::Minor),
             &self.device_classes,
             supervisor,
             classes,
@@ -284,9 +333,9 @@ impl Informers {
     }
 }
 
-/// Keeps an informer running, by `watch`. Without a watch, what is known grows old: it is vital.
+/// Keeps an informer running, by `watch`.
 fn keep<T: 'static, F>(
-    name: &'static str,
+    (name, weight): (&'static str, Weight),
     informer: &Informer<T>,
     supervisor: &Supervisor,
     watch: impl Fn(Extent, Fan<T>) -> F + Clone + Send + Sync + 'static,
@@ -294,9 +343,7 @@ fn keep<T: 'static, F>(
     F: Future<Output = ()> + Send,
 {
     let informer = informer.clone();
-    supervisor.keep(name, Weight::Vital, move || {
-        informer.clone().run(watch.clone())
-    });
+    supervisor.keep(name, weight, move || informer.clone().run(watch.clone()));
 }
 
 async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
@@ -312,11 +359,21 @@ async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
     }
 }
 
+/// Asks whether the API server has a kind, which everybody may.
+async fn knows<K: Dra>(client: &Client) -> kube::Result<bool> {
+    let version = K::Object::api_version(&());
+    match client.list_api_group_resources(&version).await {
+        Ok(found) => Ok(found.resources.iter().any(|one| one.kind == K::KIND)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Follows a kind of DRA as soon as the API server has the version that is read here. Until then, and
 /// for DeviceClasses without the right to see them, which a ClusterRole of an earlier version lacks,
 /// there are none.
 async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
-    let api: Api<K::Object> = Api::all(client);
+    let api: Api<K::Object> = Api::all(client.clone());
     let (mut failed, mut warned) = (false, false);
     loop {
         let wait = match api.list(&ListParams::default().limit(1)).await {
@@ -334,8 +391,17 @@ async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
                 reader.1.retain(&HashSet::new());
                 LATER
             }
-            // The watch complains about what is forbidden.
-            Err(kube::Error::Api(status)) if status.code == 403 => break,
+            // An API server refuses what it does not have, too; else the watch complains.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                match knows::<K>(&client).await {
+                    Ok(true) => break,
+                    Ok(false) => {
+                        reader.1.retain(&HashSet::new());
+                        LATER
+                    }
+                    Err(_) => AGAIN,
+                }
+            }
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {
                     let what = "cannot ask the API server for it; trying again";

@@ -96,12 +96,11 @@ impl State {
         nodes
     }
 
-    /// Returns the names of all nodes with topologies.
-    fn names(&self) -> Vec<Name> {
-        self.gpus
-            .topologies()
-            .map(|(name, _)| name.clone())
-            .collect()
+    /// Returns the nodes whose free GPUs depend on which pods are known.
+    fn counted_by_pods(&self) -> Vec<Name> {
+        let known = self.extent == Extent::Whole;
+        let nodes = self.gpus.topologies().filter(|_| known);
+        nodes.map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -180,8 +179,13 @@ impl Mirror {
             }
             state.of_pods = Sync::Follows;
             state.extent = extent;
-            state.names()
+            state.counted_by_pods()
         });
+    }
+
+    /// All pods are about to be read. Until they are, nobody is said to be gone.
+    pub(crate) fn reads_pods(&self) {
+        self.write().extent = Extent::default();
     }
 
     /// Records whether the watch of topologies is in sync.
@@ -197,7 +201,7 @@ impl Mirror {
         if next != now {
             self.change(|state| {
                 state.of_pods = next;
-                state.names()
+                state.counted_by_pods()
             });
         }
     }
@@ -205,15 +209,25 @@ impl Mirror {
     /// Changes the state, and counts the free GPUs of the nodes that `change` returns.
     fn change<N: AsRef<str>>(&self, change: impl FnOnce(&mut State) -> Vec<N>) {
         let nodes = change(&mut self.write());
-        let Some(view) = &self.0.view else { return };
+        let Some(view) = self.0.view.as_ref().filter(|_| !nodes.is_empty()) else {
+            return;
+        };
         // Nobody changes the state before the view has what follows from it.
         let state = self.read();
+        let counted = nodes.iter().map(|node| {
+            let gpus = state.gpus.of(node.as_ref());
+            let free = gpus.most_free(|pod| !state.is_over(pod));
+            (
+                node.as_ref(),
+                free,
+                gpus.known().is_some_and(|known| known.mig),
+            )
+        });
+        let counted: Vec<_> = counted.collect();
         let mut view = view.write();
-        for node in nodes {
-            let node = node.as_ref();
-            let gpus = state.gpus.of(node);
-            view.set_free(node, gpus.most_free(|pod| !state.is_over(pod)));
-            view.set_mig(node, gpus.known().is_some_and(|known| known.mig));
+        for (node, free, mig) in counted {
+            view.set_free(node, free);
+            view.set_mig(node, mig);
         }
     }
 

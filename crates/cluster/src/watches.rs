@@ -35,7 +35,9 @@ impl Viewed for Classes {
     fn set(view: &mut View, name: &str, class: &ReadClass) {
         if let Err(broken) = class {
             let reason = &broken.reason;
-            tracing::warn!(class = name, reason, "class cannot be used");
+            if view.class(name).and_then(Result::err) != Some(reason) {
+                tracing::warn!(class = name, reason, "class cannot be used");
+            }
         }
         view.set_read_class(name, class.clone());
     }

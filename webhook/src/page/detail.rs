@@ -37,12 +37,12 @@ pub(super) fn html(row: &Row) -> String {
 
 fn jobs(row: &Row, node: &Node) -> String {
     let mut html = "<section><h2>Jobs</h2>\n".to_owned();
-    let Some(allocations) = &node.allocations else {
+    let Some(free) = row.free() else {
         return html
             + "<p class=\"soft\">Who holds its GPUs is not known: the exporter does not publish \
                allocations.</p></section>\n";
     };
-    let free = row.free().unwrap_or_default();
+    let allocations = node.allocations.as_deref().unwrap_or_default();
     html += &match (free.len(), row.largest_free_set()) {
         (0, _) => "<p class=\"soft\">All GPUs are held.</p>\n".to_owned(),
         (_, most) => format!(

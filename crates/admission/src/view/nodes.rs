@@ -137,7 +137,9 @@ impl Node {
 impl View {
     /// Sets whether MIG splits a GPU of a node.
     pub fn set_mig(&mut self, name: &str, mig: bool) {
-        self.change_node(name, |node| std::mem::replace(&mut node.mig, mig) != mig);
+        if self.nodes.get(name).is_some_and(|node| node.mig) != mig {
+            self.change_node(name, |node| std::mem::replace(&mut node.mig, mig) != mig);
+        }
     }
 
     /// Reports whether a node of `class` may give parts of GPUs to requests for whole ones: MIG slices,

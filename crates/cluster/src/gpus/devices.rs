@@ -1,6 +1,9 @@
 //! The slices, claims and DeviceClasses of the cluster, and what follows for each node.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use nvlink_api::pod::DEVICE_CLASSES;
 
@@ -12,8 +15,8 @@ use super::{
 /// The slices and claims of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    pub(super) slices: BTreeMap<String, Slice>,
-    pub(super) claims: HashMap<Name, Claim>,
+    pub(super) slices: BTreeMap<String, Arc<Slice>>,
+    pub(super) claims: HashMap<Name, Arc<Claim>>,
     pub(super) classes: BTreeMap<String, DeviceClass>,
     /// The slices of each node.
     on_node: HashMap<Name, BTreeSet<String>>,
@@ -40,10 +43,13 @@ impl Devices {
     /// Sets or removes a slice. Returns the nodes whose GPUs change.
     pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Vec<Name> {
         let old = self.slices.get(name);
-        if old == slice.as_ref() {
+        if old.map(Arc::as_ref) == slice.as_ref() {
             return Vec::new();
         }
-        let changed = old.into_iter().chain(&slice).map(|one| one.node.clone());
+        let before = old.map(|one| one.node.clone());
+        let changed = before
+            .into_iter()
+            .chain(slice.iter().map(|one| one.node.clone()));
         let changed = changed.collect();
         if let Some(old) = self.slices.remove(name) {
             if let Some(slices) = self.on_node.get_mut(&old.node) {
@@ -59,7 +65,7 @@ impl Devices {
             of_node.insert(name.to_owned());
             let nodes = self.nodes.entry(slice.pool.clone()).or_default();
             nodes.insert(slice.node.clone());
-            self.slices.insert(name.to_owned(), slice);
+            self.slices.insert(name.to_owned(), Arc::new(slice));
         }
         self.on_node.retain(|_, slices| !slices.is_empty());
         self.nodes.retain(|_, nodes| !nodes.is_empty());
@@ -69,14 +75,15 @@ impl Devices {
     /// Sets or removes a claim. Returns the nodes whose GPUs it is or was for.
     pub(super) fn set_claim(&mut self, name: &Name, claim: Option<Claim>) -> Vec<Name> {
         let old = self.claims.get(name);
-        if old == claim.as_ref() {
+        if old.map(Arc::as_ref) == claim.as_ref() {
             return Vec::new();
         }
         let pools = |claim: &Claim| -> Vec<String> {
             let all = claim.holds.iter().chain(&claim.looks);
             all.map(|(pool, _)| pool.clone()).collect()
         };
-        let (before, after) = (old.map(pools), claim.as_ref().map(pools));
+        let before = old.map(|old| pools(old));
+        let after = claim.as_ref().map(pools);
         for pool in before.iter().flatten() {
             if let Some(claims) = self.in_pool.get_mut(pool) {
                 claims.remove(name);
@@ -90,7 +97,7 @@ impl Devices {
             claims.insert(name.clone());
         }
         match claim {
-            Some(claim) => self.claims.insert(name.clone(), claim),
+            Some(claim) => self.claims.insert(name.clone(), Arc::new(claim)),
             None => self.claims.remove(name),
         };
         let pools = before.into_iter().chain(after).flatten();
@@ -138,12 +145,12 @@ impl Devices {
     /// Returns a claim that is allocated or the queue's.
     #[must_use]
     pub fn claim(&self, id: &Name) -> Option<&Claim> {
-        self.claims.get(id)
+        self.claims.get(id).map(Arc::as_ref)
     }
 
     fn slices_of(&self, node: &str) -> impl Iterator<Item = &Slice> {
         let names = self.on_node.get(node).into_iter().flatten();
-        names.filter_map(|name| self.slices.get(name))
+        names.filter_map(|name| self.slices.get(name).map(Arc::as_ref))
     }
 
     /// Returns the GPUs of a node; `None` if no slice lists any.
@@ -259,29 +266,26 @@ impl OnNode {
         self.usable.contains(uuid) && !held
     }
 
-    /// Returns who holds the GPUs of a node: the users of claims, and nobody in the cluster those
-    /// that the scheduler does not allocate.
-    pub(super) fn holders(&self, known: &Node) -> Vec<Holder> {
-        let holder = |(user, uuids): (&Option<User>, &BTreeSet<String>)| Holder {
+    /// Returns who holds the GPUs of a node: the users of claims.
+    pub(super) fn holders(&self, known: &Node) -> impl Iterator<Item = Holder> {
+        self.held.iter().map(|(user, uuids)| Holder {
             pod: user.as_ref().map(|user| Holding {
                 id: user.pod.clone(),
                 uid: Some(user.uid.clone()),
             }),
             gpus: indices(known, uuids),
+        })
+    }
+
+    /// Returns the GPUs of a node that the scheduler does not allocate and that no claim holds.
+    pub(super) fn out(&self, known: &Node) -> Vec<u32> {
+        let usable = |uuid: &String| {
+            let mut held = self.held.values();
+            self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
         };
-        let mut all: Vec<Holder> = self.held.iter().map(holder).collect();
-        let unusable = known.gpus.iter().filter(|gpu| {
-            let usable = |uuid: &String| {
-                let mut held = self.held.values();
-                self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
-            };
-            !gpu.uuid.as_ref().is_some_and(usable)
-        });
-        let gpus: Vec<u32> = unusable.map(|gpu| gpu.index).collect();
-        if !gpus.is_empty() {
-            all.push(Holder { pod: None, gpus });
-        }
-        all
+        let gpus = known.gpus.iter();
+        let out = gpus.filter(|gpu| !gpu.uuid.as_ref().is_some_and(usable));
+        out.map(|gpu| gpu.index).collect()
     }
 }
 

@@ -62,6 +62,10 @@ impl Follower<PodObject> for Pods {
         self.0.remove_pod(key);
     }
 
+    fn begins(&mut self) {
+        self.0.reads_pods();
+    }
+
     fn retain(&mut self, keys: &HashSet<Key>, extent: Extent) {
         self.0.all_pods(|name| keys.contains(name), extent);
     }

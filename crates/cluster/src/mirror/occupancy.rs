@@ -33,7 +33,7 @@ impl State {
             .bound(node)
             .filter(|((namespace, name), pod)| pod.gpus > 0 && !holds(namespace, name, pod));
         Some(Occupancy {
-            free: gpus.free(|pod| !self.is_over(pod)),
+            free: gpus.free_of(&holders, |pod| !self.is_over(pod)),
             unreported: unreported.map(|(_, pod)| Arc::clone(pod)).collect(),
         })
     }

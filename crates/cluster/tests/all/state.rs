@@ -307,6 +307,10 @@ impl Log {
 }
 
 impl Follower<u32> for Log {
+    fn begins(&mut self) {
+        self.0.lock().unwrap().push("begins".to_owned());
+    }
+
     fn set(&mut self, (_, name): &Key, item: &u32) {
         self.0.lock().unwrap().push(format!("{name}={item}"));
     }
@@ -316,55 +320,90 @@ impl Follower<u32> for Log {
     }
 
     fn retain(&mut self, keys: &HashSet<Key>, extent: Extent) {
-        self.0
-            .lock()
-            .unwrap()
-            .push(format!("all {} {extent:?}", keys.len()));
+        let text = format!("all {} {extent:?}", keys.len());
+        self.0.lock().unwrap().push(text);
     }
 }
 
-#[tokio::test]
-async fn a_watch_runs_while_somebody_follows_and_starts_anew_for_a_follower() {
+/// The watches of an informer that start.
+type Starts = tokio::sync::mpsc::UnboundedReceiver<(Extent, Fan<u32>)>;
+
+async fn informer() -> (Informer<u32>, Starts, JoinSet<()>) {
     let informer = Informer::<u32>::default();
-    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let (started, starts) = tokio::sync::mpsc::unbounded_channel();
     let mut watches = JoinSet::new();
     watches.spawn(informer.clone().run(move |extent, fan| {
         let _ = started.send((extent, fan));
         std::future::pending()
     }));
     tokio::task::yield_now().await;
-    assert!(starts.try_recv().is_err(), "nobody follows");
-    let key = |name: &str| (String::new(), name.to_owned());
+    (informer, starts, watches)
+}
 
+fn named(name: &str) -> Key {
+    (String::new(), name.to_owned())
+}
+
+#[tokio::test]
+async fn a_new_follower_sees_all_and_the_others_miss_nothing() {
+    let (informer, mut starts, _watches) = informer().await;
+    let (first, second) = (Log::default(), Log::default());
+    let _first = informer.subscribe(Extent::Whole, first.clone());
+    let (_, old) = starts.recv().await.unwrap();
+    old.set(&named("a"), &1);
+    old.retain(&[named("a")].into());
+    assert_eq!(first.take(), ["begins", "a=1", "all 1 Whole"]);
+    let _second = informer.subscribe(Extent::Whole, second.clone());
+    let (_, new) = starts.recv().await.unwrap();
+    // The list of the second is older than what the first has heard.
+    new.set(&named("a"), &1);
+    old.set(&named("b"), &2);
+    new.retain(&[named("a")].into());
+    assert_eq!(first.take(), ["b=2"]);
+    assert_eq!(second.take(), ["a=1", "all 1 Whole"]);
+    new.set(&named("b"), &2);
+    assert_eq!(
+        (first.take(), second.take()),
+        (vec!["b=2".to_owned()], vec!["b=2".to_owned()])
+    );
+    tokio::task::yield_now().await;
+    let third = Log::default();
+    let _third = informer.subscribe(Extent::OfClasses, third.clone());
+    let (extent, new) = starts.recv().await.unwrap();
+    assert_eq!(extent, Extent::Whole, "one watch reads as much as all need");
+    new.retain(&HashSet::new());
+    assert_eq!(third.take(), ["all 0 Whole"]);
+}
+
+#[tokio::test]
+async fn a_watch_runs_while_somebody_follows_and_reads_what_they_need() {
+    let (informer, mut starts, _watches) = informer().await;
+    assert!(starts.try_recv().is_err(), "nobody follows");
     let (first, second) = (Log::default(), Log::default());
     let of_first = informer.subscribe(Extent::OfClasses, first.clone());
-    let (extent, fan) = starts.recv().await.unwrap();
+    let (extent, old) = starts.recv().await.unwrap();
     assert_eq!(extent, Extent::OfClasses);
-    fan.set(&key("a"), &1);
     let of_second = informer.subscribe(Extent::Whole, second.clone());
     // The list is half read: the second must not take what remains for the whole.
-    fan.retain(&[key("a")].into());
-    assert_eq!(first.take(), ["a=1", "all 1 OfClasses"]);
+    old.retain(&[named("a")].into());
+    assert_eq!(first.take(), ["begins", "all 1 OfClasses"]);
     assert!(second.take().is_empty());
 
-    let (extent, fan) = starts.recv().await.unwrap();
+    let (extent, whole) = starts.recv().await.unwrap();
     assert_eq!(extent, Extent::Whole);
-    fan.set(&key("a"), &2);
-    fan.remove(&key("a"));
-    assert_eq!(first.take(), ["a=2", "-a"]);
-    assert_eq!(second.take(), ["a=2", "-a"]);
+    whole.set(&named("a"), &2);
+    whole.remove(&named("a"));
+    assert_eq!(first.take(), ["begins", "a=2", "-a"]);
+    assert_eq!(second.take(), ["begins", "a=2", "-a"]);
 
     drop(of_second);
     let (extent, fan) = starts.recv().await.unwrap();
     assert_eq!(extent, Extent::OfClasses, "nobody needs all any more");
-    fan.set(&key("b"), &3);
-    assert_eq!(
-        (first.take(), second.take().len()),
-        (vec!["b=3".to_owned()], 0)
-    );
+    fan.set(&named("b"), &3);
+    assert_eq!((first.take().len(), second.take().len()), (2, 0));
     drop(of_first);
     tokio::task::yield_now().await;
-    fan.set(&key("b"), &4);
+    fan.set(&named("b"), &4);
     assert!(first.take().is_empty());
     assert!(starts.try_recv().is_err(), "nobody follows any more");
 }

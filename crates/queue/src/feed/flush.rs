@@ -140,7 +140,12 @@ impl Feed {
             pod: one.pod.map(|pod| self.holder(pod)),
             gpus: one.gpus,
         });
-        let held = held.collect();
+        let out = gpus.out();
+        let out = (!out.is_empty()).then_some(Held {
+            pod: None,
+            gpus: out,
+        });
+        let held = held.chain(out).collect();
         // A claim names GPUs by UUID.
         let known = gpus.known();
         let named = known.is_some_and(|known| {
