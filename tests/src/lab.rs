@@ -225,7 +225,7 @@ impl Lab {
         self.network.node()
     }
 
-    /// Returns the name of its interface on this machine, and of its cgroup.
+    /// Returns the name of its interface on this machine, with which that of its cgroup begins.
     #[must_use]
     pub fn interface(&self) -> String {
         self.network.name()

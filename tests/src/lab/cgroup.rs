@@ -30,13 +30,20 @@ pub(super) struct Cgroup {
     removal: PathBuf,
 }
 
+/// Returns the name in each hierarchy of the cgroup of the node with this interface. No other node
+/// ever has it: a node may get the interface of one whose cgroup is still being removed.
+pub(super) fn name(interface: &str) -> String {
+    format!("{interface}-{}", process::id())
+}
+
 impl Cgroup {
-    /// Creates the cgroup `name` in all hierarchies.
+    /// Creates the cgroup of the node with this interface in all hierarchies.
     ///
     /// # Errors
     /// When one cannot be created.
-    pub(super) fn create(name: &str, directory: &Path) -> Result<Self> {
+    pub(super) fn create(interface: &str, directory: &Path) -> Result<Self> {
         remove_stale();
+        let name = name(interface);
         let this = Self {
             removal: directory.join(workdir::AT_END),
         };
@@ -44,7 +51,7 @@ impl Cgroup {
         fs::write(&this.removal, format!("name={name}{REMOVE}"))?;
         enable_controllers();
         for hierarchy in hierarchies() {
-            create(&hierarchy.join(name))?;
+            create(&hierarchy.join(&name))?;
         }
         Ok(this)
     }
@@ -102,8 +109,11 @@ fn remove_stale() {
     for hierarchy in hierarchies() {
         for path in directories(&hierarchy) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let interface = name
+                .rsplit_once('-')
+                .map_or(&*name, |(interface, _)| interface);
             // The interface of a node exists as long as the node does.
-            if name.starts_with(PREFIX) && !Path::new("/sys/class/net").join(&*name).exists() {
+            if name.starts_with(PREFIX) && !Path::new("/sys/class/net").join(interface).exists() {
                 // Another process may remove the same; what is in use stays.
                 let mut find = Command::new("find");
                 find.arg(&path)

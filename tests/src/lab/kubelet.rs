@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{containerd::Containerd, network::Network, sandbox::Sandbox};
+use super::{cgroup, containerd::Containerd, network::Network, sandbox::Sandbox};
 use crate::{assets, controlplane::ControlPlane, process::Process};
 
 /// What both programs need to know.
@@ -96,7 +96,7 @@ impl Programs {
             // Only the API server has a certificate.
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": format!("/{}", self.network.name()),
+            "cgroupRoot": format!("/{}", cgroup::name(&self.network.name())),
             "enforceNodeAllocatable": [],
             "failCgroupV1": false,
             "failSwapOn": false,

@@ -5,6 +5,7 @@ use std::{
     fs,
     path::Path,
     process::{self, Command},
+    sync::atomic::{AtomicU8, Ordering},
     time::Duration,
 };
 
@@ -33,6 +34,9 @@ impl Sandbox {
         let mut unshare = command("unshare");
         unshare.args(["--mount", "--net", "sh", "-c", SCRIPT, "sandbox"]);
         unshare.arg(directory).arg(process::id().to_string());
+        // What a node leaves may go after its interface: no other one of this process gets its number.
+        static NODES: AtomicU8 = AtomicU8::new(0);
+        unshare.arg(NODES.fetch_add(1, Ordering::Relaxed).to_string());
         let process = Process::start("sandbox", directory, unshare)?;
         let number = process.wait_until("the namespaces", START, || {
             fs::read_to_string(directory.join("number"))

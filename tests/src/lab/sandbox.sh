@@ -3,19 +3,19 @@
 # rules go with the last process.
 #
 # Runs in new mount and network namespaces. $1 is the directory of the node, $2 a process of the
-# machine's network namespace. Writes the node's number into the file `number` at the end.
+# machine's network namespace, $3 the number of the node if no other has it. Writes the node's number into the file `number` at the end.
 set -eu
-directory=$1 machine=$2
+directory=$1 machine=$2 number=$3
 
 # The kubelet shares mounts with containers, but nobody shares them with the machine.
 mount --make-rprivate /
 mount --make-rshared /
 
-# The number of the node is the first whose interface does not exist.
-number=0
+# Else it is the next whose interface does not exist.
+tries=0
 until ip link add eth0 type veth peer name "nvlink-lab-$number" netns "$machine" 2>"$directory/link"; do
-    number=$((number + 1))
-    [ "$number" -lt 256 ] || { cat "$directory/link"; exit 1; }
+    number=$(((number + 1) % 256)) tries=$((tries + 1))
+    [ "$tries" -lt 256 ] || { cat "$directory/link"; exit 1; }
 done
 ip link set lo up
 ip address add "198.18.$number.2/30" dev eth0

@@ -37,7 +37,7 @@ const PARAMETERS: [&str; 3] = [
 
 /// What tells a node from all else on the machine.
 struct Traces {
-    /// The name of its interface and cgroup.
+    /// The name of its interface, with which that of its cgroup begins.
     interface: String,
     /// What its addresses begin with.
     addresses: String,
@@ -59,7 +59,8 @@ impl Traces {
 
     /// Returns everything on the machine that belongs to the node.
     fn find(&self) -> Vec<String> {
-        let cgroups = output("find", &["/sys/fs/cgroup", "-name", &self.interface]);
+        let cgroup = format!("{}-*", self.interface);
+        let cgroups = output("find", &["/sys/fs/cgroup", "-name", &cgroup]);
         let networks = [&["link"], &["address"], &["route"]]
             .map(|what| output("ip", what))
             .join("");
