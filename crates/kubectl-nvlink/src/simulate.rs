@@ -9,14 +9,16 @@ use std::{
 
 use anyhow::Context;
 use nvlink_runtime::stdout::print;
-use nvlink_simulation::{self as simulation, Cluster, Progress, Trace};
+use nvlink_simulation::{self as simulation, Cluster, Options, Progress, Trace};
 
 use crate::args::{ReportFormat, SimulateArgs};
 
 /// How long a simulation runs before it reports how far it is.
 const QUIET: Duration = Duration::from_secs(2);
-/// The time between two such reports.
+/// The time between two such reports on a terminal.
 const PERIOD: Duration = Duration::from_millis(200);
+/// The same elsewhere, where each is a line.
+const SELDOM: Duration = Duration::from_secs(20);
 
 /// Runs `simulate`.
 ///
@@ -26,7 +28,11 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let trace = read(&args.trace)?;
     let cluster = Cluster::new(&args.cluster).context("cannot build the cluster")?;
     let mut meter = Meter::new();
-    let report = simulation::run(&trace, &cluster, args.seed, &mut |progress| {
+    let options = Options {
+        seed: args.seed,
+        communication_share: args.communication_share,
+    };
+    let report = simulation::run(&trace, &cluster, options, &mut |progress| {
         meter.show(progress);
     });
     meter.clear();
@@ -81,7 +87,7 @@ fn notes(trace: &Trace) -> Vec<String> {
     notes
 }
 
-/// Reports on a terminal how far a long simulation is.
+/// Reports how far a long simulation is: in place on a terminal, and by a line now and then elsewhere.
 struct Meter {
     terminal: bool,
     next: Instant,
@@ -90,30 +96,32 @@ struct Meter {
 
 impl Meter {
     fn new() -> Self {
+        let terminal = io::stderr().is_terminal();
         Self {
-            terminal: io::stderr().is_terminal(),
-            next: Instant::now() + QUIET,
+            terminal,
+            next: Instant::now() + if terminal { QUIET } else { SELDOM },
             shown: false,
         }
     }
 
     fn show(&mut self, progress: Progress) {
-        if !self.terminal || Instant::now() < self.next {
+        let now = Instant::now();
+        if now < self.next {
             return;
         }
-        self.next = Instant::now() + PERIOD;
-        self.shown = true;
+        self.next = now + if self.terminal { PERIOD } else { SELDOM };
         let Progress {
             policy,
             ended,
             jobs,
         } = progress;
+        let text = format!("{}: {ended} of {jobs} jobs", policy.into_str());
         // A terminal that is gone needs no report.
-        let _ = write!(
-            io::stderr(),
-            "\r\x1b[K{}: {ended} of {jobs} jobs",
-            policy.into_str()
-        );
+        let _ = match self.terminal {
+            true => write!(io::stderr(), "\r\x1b[K{text}"),
+            false => writeln!(io::stderr(), "{text}"),
+        };
+        self.shown = self.terminal;
     }
 
     fn clear(&self) {

@@ -146,7 +146,7 @@ impl Scheduler for Baseline<'_> {
         self.waiting.add(entry, job.priority, *demand);
     }
 
-    fn end(&mut self, entry: usize) {
+    fn end(&mut self, entry: usize, _: Millis) {
         let seats = self.held.remove(&entry).unwrap_or_default();
         self.give_back(&seats);
     }

@@ -41,14 +41,18 @@ impl Inconsistent {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Started {
     pub(crate) at: Millis,
+    /// How long it ran.
+    pub(crate) length: Millis,
     pub(crate) seats: Vec<Seat>,
 }
 
-/// Replays all jobs. Returns the start of each. `progress` gets the number of ended jobs.
+/// Replays all jobs. Returns the start of each. `length` says how long a job runs on the GPUs that it
+/// got, and `progress` gets the number of ended jobs.
 pub(crate) fn replay(
     entries: &[Entry<'_>],
     cluster: &Cluster,
     scheduler: &mut dyn Scheduler,
+    length: &mut dyn FnMut(usize, &[Seat]) -> Millis,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Vec<Started>, Inconsistent> {
     let mut account = Account::new(entries, cluster);
@@ -64,8 +68,8 @@ pub(crate) fn replay(
         };
         while let Some(&Reverse((_, entry))) = ends.peek().filter(|one| one.0.0 == now) {
             ends.pop();
-            account.end(entry);
-            scheduler.end(entry);
+            let ran = account.end(entry);
+            scheduler.end(entry, ran);
             ended += 1;
         }
         while entries
@@ -87,11 +91,9 @@ pub(crate) fn replay(
                     "a job starts before it arrives".to_owned(),
                 ));
             }
-            ends.push(Reverse((
-                now + entries[start.entry].job.duration,
-                start.entry,
-            )));
-            account.start(start, now)?;
+            let (entry, length) = (start.entry, length(start.entry, &start.seats));
+            account.start(start, now, length)?;
+            ends.push(Reverse((now + length, entry)));
         }
         woken = scheduler
             .wake()
@@ -120,7 +122,12 @@ impl<'a> Account<'a> {
         }
     }
 
-    fn start(&mut self, Start { entry, seats }: Start, now: Millis) -> Result<(), Inconsistent> {
+    fn start(
+        &mut self,
+        Start { entry, seats }: Start,
+        now: Millis,
+        length: Millis,
+    ) -> Result<(), Inconsistent> {
         let job = self.entries[entry].job;
         let wrong = |what: &str| {
             let (time, gpus) = (job.time, job.gpus);
@@ -143,15 +150,24 @@ impl<'a> Account<'a> {
             }
             *held = held.union(seat.gpus);
         }
-        self.started[entry] = Some(Started { at: now, seats });
+        self.started[entry] = Some(Started {
+            at: now,
+            length,
+            seats,
+        });
         Ok(())
     }
 
-    fn end(&mut self, entry: usize) {
-        for seat in self.started[entry].iter().flat_map(|one| &one.seats) {
+    /// Gives back the GPUs of a job, and returns how long it ran.
+    fn end(&mut self, entry: usize) -> Millis {
+        let Some(started) = &self.started[entry] else {
+            return 0;
+        };
+        for seat in &started.seats {
             let held = &mut self.held[seat.node];
             *held = held.difference(seat.gpus);
         }
+        started.length
     }
 }
 

@@ -17,10 +17,10 @@ const FEWEST: usize = 3;
 pub(crate) struct Estimates(HashMap<(Name, u32), VecDeque<Millis>>);
 
 impl Estimates {
-    /// Remembers a job that ended.
-    pub(crate) fn ended(&mut self, job: &Job) {
+    /// Remembers a job that ended, and how long it ran.
+    pub(crate) fn ended(&mut self, job: &Job, ran: Millis) {
         let past = self.0.entry((job.project.clone(), job.gpus)).or_default();
-        past.push_back(job.duration);
+        past.push_back(ran);
         if past.len() > REMEMBERED {
             past.pop_front();
         }

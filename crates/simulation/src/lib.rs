@@ -20,6 +20,7 @@ mod queue;
 mod rating;
 mod row;
 mod scheduler;
+mod sizes;
 mod summary;
 mod table;
 mod trace;
@@ -29,13 +30,16 @@ mod words;
 use baseline::Baseline;
 use queue::Queue;
 use rating::Ratings;
-use scheduler::{Entry, Scheduler};
+use nvlink_planner::Millis;
+use scheduler::{Entry, Scheduler, Seat};
+use summary::seconds;
 
 pub use clock::Inconsistent;
 pub use cluster::{BadCluster, Cluster, ClusterSpec};
 pub use error::TraceError;
 pub use plot::plot;
 pub use scheduler::Policy;
+pub use sizes::OfSize;
 pub use summary::{Outcome, Ran, Report, Summary};
 pub use table::table;
 pub use trace::{Job, Trace};
@@ -51,15 +55,26 @@ pub struct Progress {
     pub jobs: usize,
 }
 
-/// Replays `trace` on `cluster` under each policy. `seed` decides what is arbitrary; equal
-/// arguments give equal reports. `progress` is called after each moment of the clock.
+/// What a simulation depends on, besides the trace and the cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Decides what is arbitrary.
+    pub seed: u64,
+    /// The share of its traced duration that a job communicates where [`Policy::Packed`] puts it,
+    /// from 0 to 1. On other GPUs this part takes longer or shorter by the cost model, under every
+    /// policy; the rest takes as long.
+    pub communication_share: f64,
+}
+
+/// Replays `trace` on `cluster` under each policy; equal arguments give equal reports. `progress` is
+/// called after each moment of the clock.
 ///
 /// # Errors
 /// When a policy breaks a rule of the simulation, such as using a GPU twice: a defect.
 pub fn run(
     trace: &Trace,
     cluster: &Cluster,
-    seed: u64,
+    options: Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Inconsistent> {
     let demanded = trace.jobs.iter().map(|job| (job, cluster.demand(job)));
@@ -71,12 +86,49 @@ pub fn run(
     });
     let entries: Vec<Entry<'_>> = entries.collect();
     let rejected = trace.jobs.len() - entries.len();
-    let mut ratings = Ratings::new(cluster);
+    let mut simulation = Simulation {
+        cluster,
+        entries: &entries,
+        options,
+        ratings: Ratings::new(cluster),
+        packed: Vec::new(),
+    };
+    // Its jobs last as the trace says.
+    let packed = simulation.replay(Policy::Packed, progress)?;
+    simulation.packed = packed.ran.iter().map(|one| one.cost).collect();
     let mut outcomes = Vec::new();
     for &policy in Policy::ALL {
+        outcomes.push(match policy {
+            Policy::Packed => packed.clone(),
+            _ => simulation.replay(policy, progress)?,
+        });
+    }
+    Ok(Report::new(trace, cluster, rejected, outcomes))
+}
+
+struct Simulation<'a> {
+    cluster: &'a Cluster,
+    entries: &'a [Entry<'a>],
+    options: Options,
+    ratings: Ratings<'a>,
+    /// The costs of the jobs under [`Policy::Packed`], once it has run.
+    packed: Vec<f64>,
+}
+
+impl Simulation<'_> {
+    fn replay(
+        &mut self,
+        policy: Policy,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Outcome, Inconsistent> {
+        let Options {
+            seed,
+            communication_share: share,
+        } = self.options;
+        let (cluster, entries) = (self.cluster, self.entries);
         let mut scheduler: Box<dyn Scheduler> = match policy {
-            Policy::NvlinkDomains => Box::new(Queue::new(cluster, &entries)),
-            _ => Box::new(Baseline::new(policy, cluster, &entries, seed)),
+            Policy::NvlinkDomains => Box::new(Queue::new(cluster, entries)),
+            _ => Box::new(Baseline::new(policy, cluster, entries, seed)),
         };
         let mut report = |ended| {
             progress(Progress {
@@ -85,13 +137,36 @@ pub fn run(
                 jobs: entries.len(),
             });
         };
-        let ran = clock::replay(&entries, cluster, &mut *scheduler, &mut report);
+        let (ratings, packed) = (&mut self.ratings, &self.packed);
+        let mut length = |number: usize, seats: &[Seat]| {
+            let entry = &entries[number];
+            match packed.get(number) {
+                Some(&packed) if packed > 0.0 && share > 0.0 => {
+                    let (cost, _) = ratings.cost(entry, seats);
+                    scaled(entry.job.duration, share, cost / packed)
+                }
+                _ => entry.job.duration,
+            }
+        };
+        let ran = clock::replay(entries, cluster, &mut *scheduler, &mut length, &mut report);
         let ran = ran.map_err(|error| error.of(policy))?;
-        let ran = ran.iter().zip(&entries);
-        let ran = ran
-            .map(|(start, entry)| ratings.rate(entry, start))
-            .collect();
-        outcomes.push(Outcome { policy, ran });
+        let ran = ran.iter().zip(entries).enumerate();
+        let ran = ran.map(|(number, (start, entry))| {
+            let mut ran = self.ratings.rate(entry, start);
+            let packed = self.packed.get(number).copied().unwrap_or(ran.cost);
+            if packed > 0.0 {
+                ran.communicated = seconds(entry.job.duration) * share * ran.cost / packed;
+            }
+            ran
+        });
+        let ran = ran.collect();
+        Ok(Outcome { policy, ran })
     }
-    Ok(Report::new(trace, cluster, rejected, outcomes))
+}
+
+/// Returns how long a job runs of whose `duration` this share takes `times` as long.
+fn scaled(duration: Millis, share: f64, times: f64) -> Millis {
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // far below 2^53
+    let scaled = (duration as f64 * (1.0 - share + share * times)).round() as Millis;
+    scaled.max(1)
 }

@@ -153,12 +153,12 @@ impl Scheduler for Queue<'_> {
         self.planner.job(&self.ids[number], Some(waiting));
     }
 
-    fn end(&mut self, number: usize) {
+    fn end(&mut self, number: usize, ran: Millis) {
         for pod in self.pods.remove(&number).into_iter().flatten() {
             self.planner.pod(&pod, None);
         }
         self.planner.job(&self.ids[number], None);
-        self.estimates.ended(self.entries[number].job);
+        self.estimates.ended(self.entries[number].job, ran);
     }
 
     fn round(&mut self, now: Millis) -> Vec<Start> {

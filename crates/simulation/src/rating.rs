@@ -35,23 +35,31 @@ impl<'a> Ratings<'a> {
 
     /// Returns what a job got.
     pub(crate) fn rate(&mut self, entry: &Entry<'_>, started: &Started) -> Ran {
-        let Entry { job, demand } = entry;
+        let job = entry.job;
         let seats = &started.seats;
-        let (cost, quality) = match seats[..] {
-            _ if !job.communicates() => (0.0, 1.0),
-            [seat] => self.pod(seat, job.pattern),
-            _ => self.gang(*demand, job.pattern, seats),
-        };
+        let (cost, quality) = self.cost(entry, seats);
         let could = job.communicates() && self.cluster.has_domain_of(job.gpus);
         Ran {
             time: job.time,
             start: started.at,
-            duration: job.duration,
+            duration: started.length,
             gpus: job.gpus,
             communicates: job.communicates(),
+            communicated: 0.0,
             cost,
             quality,
             across_domains: could && !self.in_one_domain(seats),
+        }
+    }
+
+    /// Returns the communication time of a job on these GPUs, seconds per byte of payload, and
+    /// [`Ran::quality`]; 0 and 1 if it does not communicate.
+    pub(crate) fn cost(&mut self, entry: &Entry<'_>, seats: &[Seat]) -> (f64, f64) {
+        let Entry { job, demand } = entry;
+        match *seats {
+            _ if !job.communicates() => (0.0, 1.0),
+            [seat] => self.pod(seat, job.pattern),
+            _ => self.gang(*demand, job.pattern, seats),
         }
     }
 

@@ -53,8 +53,8 @@ pub(crate) struct Start {
 pub(crate) trait Scheduler {
     /// A job arrived.
     fn arrive(&mut self, entry: usize);
-    /// A job ended.
-    fn end(&mut self, entry: usize);
+    /// A job ended that ran for `ran`.
+    fn end(&mut self, entry: usize, ran: Millis);
     /// Returns what starts now.
     fn round(&mut self, now: Millis) -> Vec<Start>;
     /// Returns when the answer may change although no job arrives or ends.

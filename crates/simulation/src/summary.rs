@@ -4,7 +4,12 @@ use serde::Serialize;
 
 use nvlink_planner::Millis;
 
-use crate::{cluster::Cluster, scheduler::Policy, trace::Trace};
+use crate::{
+    cluster::Cluster,
+    scheduler::Policy,
+    sizes::{OfSize, by_size},
+    trace::Trace,
+};
 
 /// Payload of the communication time, bytes per GPU.
 const PAYLOAD: f64 = 1_073_741_824.0;
@@ -22,6 +27,8 @@ pub struct Ran {
     pub gpus: u32,
     /// Whether its GPUs communicate.
     pub communicates: bool,
+    /// How long it communicated, seconds; 0 if no share of its time is said to.
+    pub communicated: f64,
     /// Communication time, seconds per byte of payload; 0 if it does not communicate.
     pub cost: f64,
     /// Best possible cost over `cost`, in (0, 1]: on its node when empty, or on the empty
@@ -36,6 +43,18 @@ impl Ran {
     #[must_use]
     pub fn wait(&self) -> f64 {
         seconds(self.start - self.time)
+    }
+
+    /// Returns the time from its arrival to its end, seconds.
+    #[must_use]
+    pub fn turnaround(&self) -> f64 {
+        seconds(self.start + self.duration - self.time)
+    }
+
+    /// Returns how many GPU-hours it took longer than on the best GPUs.
+    #[must_use]
+    pub fn lost_gpu_hours(&self) -> f64 {
+        f64::from(self.gpus) * self.communicated * (1.0 - self.quality) / 3600.0
     }
 
     /// Returns the time that it takes to communicate 1 GiB per GPU, seconds; `None` if it
@@ -94,6 +113,16 @@ pub struct Summary {
     pub quality: Option<Quality>,
     /// The number of jobs with [`Ran::across_domains`].
     pub cross_domain_jobs: usize,
+    /// From arrival to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turnaround_seconds: Option<Turnaround>,
+    /// GPU-hours of the jobs.
+    pub gpu_hours: f64,
+    /// Those of them that the jobs would not have taken on the best GPUs; 0 if no share of their
+    /// time is said to be communication.
+    pub lost_gpu_hours: f64,
+    /// The figures by the number of GPUs of the jobs.
+    pub by_size: Vec<OfSize>,
     /// GPU-seconds of the jobs over GPUs times the makespan, in [0, 1].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
@@ -115,6 +144,26 @@ pub struct Waits {
     pub p99: f64,
 }
 
+impl Waits {
+    pub(crate) fn of(all: &Sorted) -> Self {
+        Self {
+            mean: all.mean(),
+            p50: all.percentile(50),
+            p95: all.percentile(95),
+            p99: all.percentile(99),
+        }
+    }
+}
+
+/// Times from arrival to end, seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Turnaround {
+    /// The mean.
+    pub mean: f64,
+    /// The 95th percentile.
+    pub p95: f64,
+}
+
 /// Communication times, seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Communication {
@@ -122,6 +171,15 @@ pub struct Communication {
     pub mean: f64,
     /// The 95th percentile.
     pub p95: f64,
+}
+
+impl Communication {
+    pub(crate) fn of(all: &Sorted) -> Self {
+        Self {
+            mean: all.mean(),
+            p95: all.percentile(95),
+        }
+    }
 }
 
 /// Qualities, in (0, 1].
@@ -187,16 +245,15 @@ impl Report {
             name: policy.into_str(),
             jobs: self.jobs,
             rejected: self.rejected,
-            wait_seconds: waits.map(|all| Waits {
-                mean: all.mean(),
-                p50: all.percentile(50),
-                p95: all.percentile(95),
-                p99: all.percentile(99),
-            }),
-            communication_seconds: communication.map(|all| Communication {
+            wait_seconds: waits.as_ref().map(Waits::of),
+            communication_seconds: communication.as_ref().map(Communication::of),
+            turnaround_seconds: Sorted::of(ran.iter().map(Ran::turnaround)).map(|all| Turnaround {
                 mean: all.mean(),
                 p95: all.percentile(95),
             }),
+            gpu_hours: used.clone().sum::<f64>() / 3600.0,
+            lost_gpu_hours: ran.iter().map(Ran::lost_gpu_hours).sum(),
+            by_size: by_size(ran),
             quality: quality.map(|all| Quality {
                 mean: all.mean(),
                 p5: all.percentile(5),
@@ -239,6 +296,6 @@ fn count(number: usize) -> f64 {
 }
 
 #[allow(clippy::cast_precision_loss)] // 2^53 milliseconds are 285,000 years
-fn seconds(time: Millis) -> f64 {
+pub(crate) fn seconds(time: Millis) -> f64 {
     time as f64 / 1000.0
 }

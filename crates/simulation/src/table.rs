@@ -1,7 +1,7 @@
 //! The report as a table for people.
 
 use crate::{
-    summary::{Report, Summary},
+    summary::{Report, Summary, Waits},
     words::{counted, duration, number, percent, short},
 };
 
@@ -25,10 +25,12 @@ pub fn table(report: &Report) -> String {
     }
     text += "\n\n";
     text += &row("", &summaries, |one| Some(one.name.to_owned()));
-    for (name, value) in rows() {
+    let shares = summaries.iter().any(|one| one.lost_gpu_hours > 0.0);
+    for (name, value) in rows().into_iter().chain(of_shares().into_iter().filter(|_| shares)) {
         text += &row(name, &summaries, value);
     }
     text += "\n";
+    text += &by_size(&summaries);
     for sentence in comparison(&summaries) {
         text += &wrapped(&sentence);
     }
@@ -70,6 +72,51 @@ fn rows() -> [(&'static str, Value); 12] {
     ]
 }
 
+/// Rows of what depends on how long jobs communicate.
+fn of_shares() -> [(&'static str, Value); 4] {
+    [
+        ("to the end, mean", |one| {
+            one.turnaround_seconds.map(|time| duration(time.mean))
+        }),
+        ("to the end, 95 %", |one| {
+            one.turnaround_seconds.map(|time| duration(time.p95))
+        }),
+        ("GPU-hours used", |one| Some(hours(one.gpu_hours))),
+        ("GPU-hours lost", |one| Some(hours(one.lost_gpu_hours))),
+    ]
+}
+
+fn hours(hours: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // positive, saturates
+    number(hours.round() as usize)
+}
+
+/// Returns waits and communication by the size of jobs, if they have several sizes.
+fn by_size(summaries: &[Summary]) -> String {
+    let sizes = summaries.first().map_or(&[][..], |one| &one.by_size);
+    if sizes.len() < 2 {
+        return String::new();
+    }
+    let mut text = String::new();
+    for size in sizes {
+        let gpus = if size.gpus == "1" { "GPU" } else { "GPUs" };
+        let of = |one: &Summary| one.by_size.iter().find(|one| one.gpus == size.gpus).cloned();
+        let name = |what: &str| format!("{} {gpus}, {what}", size.gpus);
+        text += &row(&name("wait"), summaries, |one| {
+            Some(duration(of(one)?.wait_seconds.mean))
+        });
+        text += &row(&name("95 %"), summaries, |one| {
+            Some(duration(of(one)?.wait_seconds.p95))
+        });
+        if size.communication_seconds.is_some() {
+            text += &row(&name("1 GiB"), summaries, |one| {
+                Some(short(of(one)?.communication_seconds?.mean))
+            });
+        }
+    }
+    text + "\n"
+}
+
 fn row(name: &str, summaries: &[Summary], value: impl Fn(&Summary) -> Option<String>) -> String {
     let cells = summaries
         .iter()
@@ -97,18 +144,39 @@ fn comparison(summaries: &[Summary]) -> Vec<String> {
             }
         });
         let waits = own.wait_seconds.zip(other.wait_seconds);
-        let waits = waits.map(|(own, other)| {
-            let (within, instead) = (duration(own.p95), duration(other.p95));
-            match within == instead {
-                true => format!("95 % of jobs start within {within} under both"),
-                false => format!("95 % of jobs start within {within} instead of {instead}"),
-            }
-        });
+        let waits = waits.map(|(own, other)| waits(&own, &other));
         let parts: Vec<String> = communication.into_iter().chain(waits).collect();
         let (own, other) = (own.name, other.name);
-        (!parts.is_empty()).then(|| format!("{own} against {other}: {}.", parts.join(", ")))
+        (!parts.is_empty()).then(|| format!("{own} against {other}: {}.", parts.join("; ")))
     };
     others.iter().filter_map(against).collect()
+}
+
+/// Says which waits are shorter and which are longer than others.
+fn waits(own: &Waits, other: &Waits) -> String {
+    let figures = [
+        ("on average", own.mean, other.mean),
+        ("median", own.p50, other.p50),
+        ("95 % within", own.p95, other.p95),
+        ("99 % within", own.p99, other.p99),
+    ];
+    let list = |is: fn(f64, f64) -> bool| {
+        let some = figures.iter().filter(|(_, own, other)| {
+            duration(*own) != duration(*other) && is(*own, *other)
+        });
+        let some = some.map(|(what, own, other)| {
+            format!("{what} {} instead of {}", duration(*own), duration(*other))
+        });
+        some.collect::<Vec<_>>().join(", ")
+    };
+    let longer = list(|own, other| own > other);
+    let shorter = list(|own, other| own < other);
+    match (longer.is_empty(), shorter.is_empty()) {
+        (true, true) => "jobs wait as long".to_owned(),
+        (false, true) => format!("jobs wait longer: {longer}"),
+        (true, false) => format!("jobs wait shorter: {shorter}"),
+        (false, false) => format!("some wait longer: {longer}; others shorter: {shorter}"),
+    }
 }
 
 /// Breaks a sentence into lines.

@@ -10,7 +10,9 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   What would the queue have done with last month's jobs?
     kubectl nvlink simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
-  The same for programs, and as a picture:
+  The same, if jobs communicate for a quarter of their time:
+    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --communication-share 0.25
+  For programs, and as a picture:
     kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
 
 A trace:
@@ -47,12 +49,31 @@ pub struct SimulateArgs {
         default_value_t = 1
     )]
     pub seed: u64,
+    /// The share of its traced duration that a job communicates, from 0 to 1.
+    ///
+    /// The trace says how long a job took, and here where `packed` puts it: so this part of it takes
+    /// longer or shorter on other GPUs, by the cost model and under every policy, and jobs that
+    /// communicate faster end sooner. A trace does not say the share, so the default is 0: each job
+    /// takes as long as the trace says, wherever it runs.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_COMMUNICATION_SHARE",
+        value_name = "FRACTION",
+        value_parser = share,
+        default_value_t = 0.0
+    )]
+    pub communication_share: f64,
     /// What to print.
     #[arg(short, long, env = "NVLINK_WEBHOOK_SIMULATE_OUTPUT", value_enum, default_value_t = ReportFormat::Table)]
     pub output: ReportFormat,
     /// Also write a plot of waits and placement qualities to this file, as SVG.
     #[arg(long, env = "NVLINK_WEBHOOK_PLOT", value_name = "FILE")]
     pub plot: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a number from 0 to 1, such as 0.25".to_owned())
 }
 
 /// The output format of `simulate`.

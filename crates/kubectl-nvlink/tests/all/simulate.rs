@@ -70,8 +70,8 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
     for one in policies {
         assert_eq!(
             keys(one),
-            "communicationSeconds crossDomainJobs jobs makespanSeconds name quality rejected \
-             utilization waitSeconds"
+            "bySize communicationSeconds crossDomainJobs gpuHours jobs lostGpuHours \
+             makespanSeconds name quality rejected turnaroundSeconds utilization waitSeconds"
         );
         assert_eq!(keys(&one["waitSeconds"]), "mean p50 p95 p99");
         assert_eq!(keys(&one["communicationSeconds"]), "mean p95");

@@ -16,7 +16,7 @@ impl Scheduler for Scripted {
         self.arrived.push(entry);
     }
 
-    fn end(&mut self, _: usize) {}
+    fn end(&mut self, _: usize, _: Millis) {}
 
     fn round(&mut self, _: Millis) -> Vec<Start> {
         let start = |entry: usize| {
@@ -48,7 +48,8 @@ fn scripted(gpus: &[&[usize]]) -> Result<(), String> {
         arrived: Vec::new(),
         gpus: gpus.iter().map(|gpus| gpus.to_vec()).collect(),
     };
-    let ran = replay(&entries, &cluster, &mut scheduler, &mut |_| {});
+    let mut length = |entry: usize, _: &[Seat]| entries[entry].job.duration;
+    let ran = replay(&entries, &cluster, &mut scheduler, &mut length, &mut |_| {});
     ran.map(|_| ()).map_err(|error| error.to_string())
 }
 

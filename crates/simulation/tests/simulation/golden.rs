@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use nvlink_simulation::{plot, run, table};
 
-use crate::{cluster, generate, read};
+use crate::{cluster, generate, options, read};
 
 fn check(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -24,7 +24,7 @@ fn check(name: &str, text: &str) {
 fn the_report_as_table_json_and_svg() {
     let trace = read(&generate::trace(1, 400, 48.0));
     let on = cluster("dgx-h100=2,a100-pcie-pairs=4");
-    let report = run(&trace, &on, 1, &mut |_| {}).unwrap();
+    let report = run(&trace, &on, options(1), &mut |_| {}).unwrap();
     check("simulation.txt", &table(&report));
     let json = serde_json::to_string_pretty(&report.document()).unwrap();
     check("simulation.json", &(json + "\n"));

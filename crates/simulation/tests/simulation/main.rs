@@ -8,7 +8,7 @@ mod policies;
 mod properties;
 mod trace;
 
-use nvlink_simulation::{Cluster, Outcome, Policy, Report, Trace, run};
+use nvlink_simulation::{Cluster, Options, Outcome, Policy, Report, Trace, run};
 
 fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes()).unwrap()
@@ -18,8 +18,16 @@ fn cluster(spec: &str) -> Cluster {
     Cluster::new(&spec.parse().unwrap()).unwrap()
 }
 
+/// Returns options under which jobs last as the trace says.
+fn options(seed: u64) -> Options {
+    Options {
+        seed,
+        communication_share: 0.0,
+    }
+}
+
 fn simulate(trace: &str, on: &str) -> Report {
-    run(&read(trace), &cluster(on), 1, &mut |_| {}).unwrap()
+    run(&read(trace), &cluster(on), options(1), &mut |_| {}).unwrap()
 }
 
 fn outcome(report: &Report, policy: Policy) -> &Outcome {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_simulation::{Report, plot, run, table};
+use nvlink_simulation::{Options, Policy, Report, plot, run, table};
 use proptest::prelude::*;
 
-use crate::{cluster, generate, read, simulate};
+use crate::{cluster, generate, options, outcome, read, simulate};
 
 /// Checks that the jobs under each policy are those of the trace, and that they never hold
 /// more GPUs than there are. (No GPU is held twice: the run itself fails if one is.)
@@ -37,9 +37,9 @@ fn a_trace_of_thousands_of_jobs_is_conserved_and_the_same_seed_gives_the_same_by
     let mut moments = 0;
     // Each of the three takes seconds.
     let (once, again, other) = std::thread::scope(|scope| {
-        let again = scope.spawn(|| run(&trace, &on, 3, &mut |_| {}).unwrap());
-        let other = scope.spawn(|| run(&trace, &on, 4, &mut |_| {}).unwrap());
-        let once = run(&trace, &on, 3, &mut |_| moments += 1).unwrap();
+        let again = scope.spawn(|| run(&trace, &on, options(3), &mut |_| {}).unwrap());
+        let other = scope.spawn(|| run(&trace, &on, options(4), &mut |_| {}).unwrap());
+        let once = run(&trace, &on, options(3), &mut |_| moments += 1).unwrap();
         (once, again.join().unwrap(), other.join().unwrap())
     });
     conserved(&once);
@@ -51,6 +51,42 @@ fn a_trace_of_thousands_of_jobs_is_conserved_and_the_same_seed_gives_the_same_by
         "the seed decides what is arbitrary"
     );
     assert!(table(&once).lines().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn who_communicates_faster_ends_sooner_and_packed_takes_what_the_trace_says() {
+    let trace = read(&generate::trace(5, 600, 48.0));
+    let on = cluster("dgx1-v100=3,a100-pcie-pairs=3");
+    let share = Options {
+        communication_share: 0.5,
+        ..options(1)
+    };
+    let report = run(&trace, &on, share, &mut |_| {}).unwrap();
+    conserved(&report);
+    let packed = outcome(&report, Policy::Packed);
+    let (mut faster, mut slower) = (0, 0);
+    for own in &report.outcomes {
+        for (one, packed) in own.ran.iter().zip(&packed.ran) {
+            let wanted = packed.duration as f64 * (0.5 + 0.5 * ratio(one.cost, packed.cost));
+            assert!((one.duration as f64 - wanted).abs() <= 1.0, "{one:?} {packed:?}");
+            faster += usize::from(one.duration < packed.duration);
+            slower += usize::from(one.duration > packed.duration);
+        }
+    }
+    assert!(faster > 0 && slower > 0, "{faster} {slower}");
+    let jobs: Vec<i64> = trace.jobs.iter().map(|job| job.duration).collect();
+    let ran: Vec<i64> = packed.ran.iter().map(|one| one.duration).collect();
+    assert_eq!(ran, jobs);
+    for one in report.summaries() {
+        assert!(one.lost_gpu_hours > 0.0 && one.lost_gpu_hours < one.gpu_hours, "{one:?}");
+        let jobs: usize = one.by_size.iter().map(|size| size.jobs).sum();
+        assert_eq!(jobs, one.jobs - one.rejected);
+    }
+}
+
+/// Returns how many times as long communication takes; 1 without any.
+fn ratio(cost: f64, packed: f64) -> f64 {
+    if packed > 0.0 { cost / packed } else { 1.0 }
 }
 
 proptest! {
