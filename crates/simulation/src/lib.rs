@@ -28,9 +28,9 @@ mod waiting;
 mod words;
 
 use baseline::Baseline;
+use nvlink_planner::Millis;
 use queue::Queue;
 use rating::Ratings;
-use nvlink_planner::Millis;
 use scheduler::{Entry, Scheduler, Seat};
 use summary::seconds;
 

@@ -27,7 +27,10 @@ pub(crate) fn by_size(ran: &[Ran]) -> Vec<OfSize> {
     let least = [0].into_iter().chain(SIZES.map(|(_, most)| most));
     let sizes = SIZES.into_iter().zip(least);
     let of_size = |((gpus, most), before): ((&'static str, u32), u32)| {
-        let jobs = || ran.iter().filter(|one| one.gpus > before && one.gpus <= most);
+        let jobs = || {
+            ran.iter()
+                .filter(|one| one.gpus > before && one.gpus <= most)
+        };
         let waits = Sorted::of(jobs().map(Ran::wait))?;
         let communication = Sorted::of(jobs().filter_map(Ran::communication));
         Some(OfSize {

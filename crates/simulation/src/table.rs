@@ -26,7 +26,10 @@ pub fn table(report: &Report) -> String {
     text += "\n\n";
     text += &row("", &summaries, |one| Some(one.name.to_owned()));
     let shares = summaries.iter().any(|one| one.lost_gpu_hours > 0.0);
-    for (name, value) in rows().into_iter().chain(of_shares().into_iter().filter(|_| shares)) {
+    for (name, value) in rows()
+        .into_iter()
+        .chain(of_shares().into_iter().filter(|_| shares))
+    {
         text += &row(name, &summaries, value);
     }
     text += "\n";
@@ -100,7 +103,12 @@ fn by_size(summaries: &[Summary]) -> String {
     let mut text = String::new();
     for size in sizes {
         let gpus = if size.gpus == "1" { "GPU" } else { "GPUs" };
-        let of = |one: &Summary| one.by_size.iter().find(|one| one.gpus == size.gpus).cloned();
+        let of = |one: &Summary| {
+            one.by_size
+                .iter()
+                .find(|one| one.gpus == size.gpus)
+                .cloned()
+        };
         let name = |what: &str| format!("{} {gpus}, {what}", size.gpus);
         text += &row(&name("wait"), summaries, |one| {
             Some(duration(of(one)?.wait_seconds.mean))
@@ -143,8 +151,8 @@ fn comparison(summaries: &[Summary]) -> Vec<String> {
                 share => format!("communication takes {share} more time"),
             }
         });
-        let waits = own.wait_seconds.zip(other.wait_seconds);
-        let waits = waits.map(|(own, other)| waits(&own, &other));
+        let both = own.wait_seconds.zip(other.wait_seconds);
+        let waits = both.map(|(own, other)| waits(&own, &other));
         let parts: Vec<String> = communication.into_iter().chain(waits).collect();
         let (own, other) = (own.name, other.name);
         (!parts.is_empty()).then(|| format!("{own} against {other}: {}.", parts.join("; ")))
@@ -161,9 +169,9 @@ fn waits(own: &Waits, other: &Waits) -> String {
         ("99 % within", own.p99, other.p99),
     ];
     let list = |is: fn(f64, f64) -> bool| {
-        let some = figures.iter().filter(|(_, own, other)| {
-            duration(*own) != duration(*other) && is(*own, *other)
-        });
+        let some = figures
+            .iter()
+            .filter(|(_, own, other)| duration(*own) != duration(*other) && is(*own, *other));
         let some = some.map(|(what, own, other)| {
             format!("{what} {} instead of {}", duration(*own), duration(*other))
         });

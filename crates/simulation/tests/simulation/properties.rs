@@ -68,7 +68,10 @@ fn who_communicates_faster_ends_sooner_and_packed_takes_what_the_trace_says() {
     for own in &report.outcomes {
         for (one, packed) in own.ran.iter().zip(&packed.ran) {
             let wanted = packed.duration as f64 * (0.5 + 0.5 * ratio(one.cost, packed.cost));
-            assert!((one.duration as f64 - wanted).abs() <= 1.0, "{one:?} {packed:?}");
+            assert!(
+                (one.duration as f64 - wanted).abs() <= 1.0,
+                "{one:?} {packed:?}"
+            );
             faster += usize::from(one.duration < packed.duration);
             slower += usize::from(one.duration > packed.duration);
         }
@@ -78,7 +81,10 @@ fn who_communicates_faster_ends_sooner_and_packed_takes_what_the_trace_says() {
     let ran: Vec<i64> = packed.ran.iter().map(|one| one.duration).collect();
     assert_eq!(ran, jobs);
     for one in report.summaries() {
-        assert!(one.lost_gpu_hours > 0.0 && one.lost_gpu_hours < one.gpu_hours, "{one:?}");
+        assert!(
+            one.lost_gpu_hours > 0.0 && one.lost_gpu_hours < one.gpu_hours,
+            "{one:?}"
+        );
         let jobs: usize = one.by_size.iter().map(|size| size.jobs).sum();
         assert_eq!(jobs, one.jobs - one.rejected);
     }
