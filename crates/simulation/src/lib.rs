@@ -20,7 +20,6 @@ mod queue;
 mod rating;
 mod row;
 mod scheduler;
-mod sizes;
 mod summary;
 mod table;
 mod trace;
@@ -39,8 +38,7 @@ pub use cluster::{BadCluster, Cluster, ClusterSpec};
 pub use error::TraceError;
 pub use plot::plot;
 pub use scheduler::Policy;
-pub use sizes::OfSize;
-pub use summary::{Outcome, Ran, Report, Summary};
+pub use summary::{OfSize, Outcome, Ran, Report, Summary};
 pub use table::table;
 pub use trace::{Job, Trace};
 
