@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::{
@@ -25,6 +25,8 @@ use nvlink_api::{
     node_topology,
 };
 use nvlink_runtime::{
+    client,
+    complaints::Complaints,
     supervise::{Supervisor, Weight},
     watch,
 };
@@ -259,7 +261,8 @@ impl Informers {
         let api = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
         let classes = move |_, fan| watch::follow(api.clone(), pages(500), Reader(Classes, fan));
         keep(
-            ("watch of classes", Weight::Vital),
+            "watch of classes",
+            Weight::Vital,
             &self.classes,
             supervisor,
             classes,
@@ -267,7 +270,8 @@ impl Informers {
         let api = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         let nodes = move |_, fan| watch::follow(api.clone(), pages(100), Reader(Nodes, fan));
         keep(
-            ("watch of nodes", Weight::Vital),
+            "watch of nodes",
+            Weight::Vital,
             &self.nodes,
             supervisor,
             nodes,
@@ -276,7 +280,8 @@ impl Informers {
         let namespaces =
             move |_, fan| watch::follow(api.clone(), pages(500), Reader(Namespaces, fan));
         keep(
-            ("watch of namespaces", Weight::Vital),
+            "watch of namespaces",
+            Weight::Vital,
             &self.namespaces,
             supervisor,
             namespaces,
@@ -288,7 +293,8 @@ impl Informers {
             watch::follow(api.clone(), pages(100), Reader(kind, fan))
         };
         keep(
-            ("watch of topologies", Weight::Vital),
+            "watch of topologies",
+            Weight::Vital,
             &self.topologies,
             supervisor,
             topologies,
@@ -300,16 +306,12 @@ impl Informers {
     fn start_minor(&self, client: &Client, supervisor: &Supervisor) {
         let api = client.clone();
         let pods = move |extent, fan| follow_pods(api.clone(), extent, fan);
-        keep(
-            ("watch of pods", Weight::Minor),
-            &self.pods,
-            supervisor,
-            pods,
-        );
+        keep("watch of pods", Weight::Minor, &self.pods, supervisor, pods);
         let api = client.clone();
         let slices = move |_, fan| follow_dra(api.clone(), Reader(Slices, fan));
         keep(
-            ("watch of ResourceSlices", Weight::Minor),
+            "watch of ResourceSlices",
+            Weight::Minor,
             &self.slices,
             supervisor,
             slices,
@@ -317,7 +319,8 @@ impl Informers {
         let api = client.clone();
         let claims = move |_, fan| follow_dra(api.clone(), Reader(Claims, fan));
         keep(
-            ("watch of ResourceClaims", Weight::Minor),
+            "watch of ResourceClaims",
+            Weight::Minor,
             &self.claims,
             supervisor,
             claims,
@@ -325,7 +328,8 @@ impl Informers {
         let api = client.clone();
         let classes = move |_, fan| follow_dra(api.clone(), Reader(DeviceClasses, fan));
         keep(
-            ("watch of DeviceClasses", Weight::Minor),
+            "watch of DeviceClasses",
+            Weight::Minor,
             &self.device_classes,
             supervisor,
             classes,
@@ -335,7 +339,8 @@ impl Informers {
 
 /// Keeps an informer running, by `watch`.
 fn keep<T: 'static, F>(
-    (name, weight): (&'static str, Weight),
+    name: &'static str,
+    weight: Weight,
     informer: &Informer<T>,
     supervisor: &Supervisor,
     watch: impl Fn(Extent, Fan<T>) -> F + Clone + Send + Sync + 'static,
@@ -359,14 +364,36 @@ async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
     }
 }
 
-/// Asks whether the API server has a kind, which everybody may.
-async fn knows<K: Dra>(client: &Client) -> kube::Result<bool> {
+/// Whether a kind of DRA can be followed.
+enum Presence {
+    There,
+    /// The API server does not have it; one that is upgraded, or another one, may have it later.
+    Absent,
+    /// It may not be seen, and all works without, but for some nodes. With the API server's words.
+    Hidden(String),
+}
+
+/// Asks for a kind. Discovery says whether the API server has it, also without any right to it.
+async fn presence<K: Dra>(client: &Client, api: &Api<K::Object>) -> kube::Result<Presence> {
     let version = K::Object::api_version(&());
     match client.list_api_group_resources(&version).await {
-        Ok(found) => Ok(found.resources.iter().any(|one| one.kind == K::KIND)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Ok(found) if found.resources.iter().any(|one| one.kind == K::KIND) => {}
+        Ok(_) => return Ok(Presence::Absent),
+        Err(error) if is(&error, 404) => return Ok(Presence::Absent),
+        Err(error) => return Err(error),
+    }
+    if !K::OPTIONAL {
+        return Ok(Presence::There);
+    }
+    match api.list(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(Presence::There),
+        Err(error) if is(&error, 403) => Ok(Presence::Hidden(client::reason(&error))),
         Err(error) => Err(error),
     }
+}
+
+fn is(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 /// Follows a kind of DRA as soon as the API server has the version that is read here. Until then, and
@@ -374,38 +401,27 @@ async fn knows<K: Dra>(client: &Client) -> kube::Result<bool> {
 /// there are none.
 async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
     let api: Api<K::Object> = Api::all(client.clone());
-    let (mut failed, mut warned) = (false, false);
+    let (mut complaints, mut warned) = (Complaints::default(), false);
     loop {
-        let wait = match api.list(&ListParams::default().limit(1)).await {
-            Ok(_) => break,
-            // An API server that is upgraded, or another one, may have it later.
-            Err(kube::Error::Api(status)) if status.code == 404 => {
+        let wait = match presence::<K>(&client, &api).await {
+            Ok(Presence::There) => break,
+            Ok(Presence::Absent) => {
                 reader.1.retain(&HashSet::new());
                 LATER
             }
-            Err(kube::Error::Api(status)) if status.code == 403 && K::OPTIONAL => {
+            Ok(Presence::Hidden(reason)) => {
                 if !std::mem::replace(&mut warned, true) {
                     let what = "the webhook may not list DeviceClasses, so only classes with the mapping Claim get nodes of DRA drivers: run helm upgrade, which brings the right";
-                    tracing::warn!(reason = status.message, "{what}");
+                    tracing::warn!(reason, "{what}");
                 }
                 reader.1.retain(&HashSet::new());
                 LATER
             }
-            // An API server refuses what it does not have, too; else the watch complains.
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                match knows::<K>(&client).await {
-                    Ok(true) => break,
-                    Ok(false) => {
-                        reader.1.retain(&HashSet::new());
-                        LATER
-                    }
-                    Err(_) => AGAIN,
-                }
-            }
             Err(error) => {
-                if !std::mem::replace(&mut failed, true) {
-                    let what = "cannot ask the API server for it; trying again";
-                    tracing::warn!(kind = K::KIND, %error, "{what}");
+                let reason = client::reason(&error);
+                if complaints.is_due(&reason, Instant::now()) {
+                    let what = "cannot ask whether the API server has the kind; trying again";
+                    tracing::warn!(kind = K::KIND, reason, "{what}");
                 }
                 AGAIN
             }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nvlink_cluster::{
-    gpus::{Node, Published},
+    gpus::{Holding, Node, Published, id},
     mirror::{Pod, State},
 };
 use nvlink_topology::{Fabric, Interconnect};
@@ -76,6 +76,8 @@ pub(super) struct Job {
     /// Best possible cost on the empty node over the cost; `None` if it is not known.
     pub(super) quality: Option<f64>,
     pub(super) pod: Option<Arc<Pod>>,
+    /// Its pod has ended, which its exporter does not report yet: it holds nothing.
+    over: bool,
 }
 
 impl PartialEq for Row {
@@ -178,7 +180,12 @@ fn jobs(published: &Published, state: &State) -> Vec<Job> {
         let pod = state.pods.get(&name);
         let pod = pod.filter(|pod| pod.class.is_some()).cloned();
         let pattern = pod.as_ref().and_then(|pod| pod.pattern);
+        let holding = Holding {
+            id: id(&one.namespace, &one.pod),
+            uid: one.pod_uid.clone(),
+        };
         Job {
+            over: state.is_over(&holding),
             quality: node
                 .hardware
                 .quality(&one.gpus, pattern.unwrap_or_default()),
@@ -249,8 +256,9 @@ impl Row {
     pub(super) fn holders(&self, gpu: u32) -> impl Iterator<Item = usize> {
         let held = self.node().and_then(|node| node.allocations.as_ref());
         let held = held.into_iter().flatten().enumerate();
-        held.filter(move |(_, one)| one.gpus.contains(&gpu))
-            .map(|(n, _)| n)
+        let held = held.filter(move |(_, one)| one.gpus.contains(&gpu));
+        held.map(|(n, _)| n)
+            .filter(|n| self.jobs.get(*n).is_some_and(|job| !job.over))
     }
 
     /// Returns the jobs below [`POOR`].

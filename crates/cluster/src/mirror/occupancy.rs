@@ -39,8 +39,9 @@ impl State {
     }
 
     /// Reports whether a pod that is said to hold GPUs has ended or is gone. While the watch of
-    /// pods fails, who says it knows better.
-    pub(super) fn is_over(&self, one: &Holding) -> bool {
+    /// pods fails, the exporter or claim that says it knows better.
+    #[must_use]
+    pub fn is_over(&self, one: &Holding) -> bool {
         if self.extent != Extent::Whole || self.of_pods != Sync::Follows {
             return false;
         }

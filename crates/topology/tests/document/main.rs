@@ -54,20 +54,11 @@ fn switch() -> Remote {
 }
 
 fn spec(gpus: Vec<Gpu>) -> NodeTopologySpec {
-    NodeTopologySpec {
-        source: Source {
-            kind: SourceKind::File,
-            from: String::new(),
-        },
-        gpus,
-        lost: Vec::new(),
-        edges: Vec::new(),
-        paths: Vec::new(),
-        domains: Vec::new(),
-        nics: Vec::new(),
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
-    }
+    let source = Source {
+        kind: SourceKind::File,
+        from: String::new(),
+    };
+    NodeTopologySpec::of(source, gpus)
 }
 
 fn h100(n: u32) -> NodeTopologySpec {
