@@ -167,6 +167,20 @@ fn no_top_level_modules_of_a_crate_use_each_other_in_a_circle() {
     assert!(seen > 100, "{seen} uses");
 }
 
+/// A release must compile whenever the tests do, which build no release. `cfg!(debug_assertions)` is
+/// compiled in both.
+#[test]
+fn no_code_is_only_in_releases_or_only_in_debug_builds() {
+    for path in crates().into_values().flat_map(|folder| sources(&folder)) {
+        let code = code(&path);
+        let mut attributes = code
+            .lines()
+            .filter(|line| line.trim_start().starts_with("#["));
+        let found = attributes.find(|line| line.contains("debug_assertions"));
+        assert_eq!(found, None, "{}", path.display());
+    }
+}
+
 #[test]
 fn the_picture_of_the_crates_is_that_of_cargo() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();

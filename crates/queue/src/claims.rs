@@ -11,17 +11,15 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
     core::request::Request,
 };
+use nvlink_api::{MANAGER, pod::at};
 use nvlink_runtime::client;
 use serde_json::Value;
 use tokio::time::timeout;
 
-#[cfg(debug_assertions)]
-use nvlink_api::{MANAGER, pod::at};
-
-use super::failpoint;
 use super::{
     claim::{self, Named},
     execute::{AT_ONCE, Again, Attempts, Move, Outcome, Outcomes, PATIENCE, Writer, code, in_time},
+    failpoint,
 };
 use crate::metrics::{Ended, Written};
 
@@ -85,7 +83,6 @@ impl Writer {
     /// Creates the claim of a pod, unless the pod needs none or it is there.
     pub(super) async fn claim(&self, one: &Move) -> Result<(), Outcome> {
         self.insist_on_claim(one, Wish::There).await?;
-        #[cfg(debug_assertions)]
         failpoint::passed("claim");
         Ok(())
     }

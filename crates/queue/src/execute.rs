@@ -10,18 +10,16 @@ use kube::{
     api::{GetParams, Patch, PatchParams},
     core::request::Request,
 };
+use nvlink_api::{MANAGER, pod};
 use nvlink_planner::Name;
 use nvlink_runtime::{client, lease::Leadership};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-#[cfg(debug_assertions)]
-use nvlink_api::{MANAGER, pod};
-
-use super::failpoint;
 use super::{
     Life, Placement,
     claim::Asks,
+    failpoint,
     writes::{self, PodPatch, Write},
 };
 use crate::metrics::{Ended, Metrics, Written};
@@ -110,7 +108,6 @@ impl Writer {
     /// Releases pods that start together. Before the first of them is released, all are prepared
     /// and have their claims: from then on, whoever leads releases the others.
     pub(super) async fn start(self, moves: Vec<Move>) -> Outcomes {
-        #[cfg(debug_assertions)]
         failpoint::passed("decide");
         let prepared = match moves.len() {
             0 | 1 => Ok(moves),
@@ -211,7 +208,6 @@ impl Writer {
 
     /// Fails pods for one reason.
     pub(super) async fn reject(self, pods: Vec<(Id, Value)>, write: Write) -> Outcomes {
-        #[cfg(debug_assertions)]
         failpoint::passed("decide");
         let reject = |(id, document): (Id, Value)| {
             let write = &write;
@@ -238,7 +234,6 @@ impl Writer {
             let attempt = self.attempt(document, &patch, attempts.are_many());
             let answer = timeout(PATIENCE, attempt).await;
             let answer = answer.unwrap_or(Err(Again::UNANSWERED));
-            #[cfg(debug_assertions)]
             if matches!(answer, Ok(Outcome::Written(_))) {
                 failpoint::passed(write.kind());
             }
@@ -425,7 +420,6 @@ pub(super) fn in_time(request: http::Request<Vec<u8>>) -> kube::Result<http::Req
 
 /// Returns the most writes at a time. One that ends the process in a test is the last one.
 fn at_once() -> usize {
-    #[cfg(debug_assertions)]
     if failpoint::is_set() {
         return 1;
     }

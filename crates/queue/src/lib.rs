@@ -48,7 +48,6 @@ mod clock;
 pub mod controller;
 mod events;
 mod execute;
-#[cfg(debug_assertions)]
 mod failpoint;
 pub mod feed;
 mod gang;

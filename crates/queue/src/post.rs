@@ -70,7 +70,6 @@ impl Poster {
     pub(super) async fn post(self, task: Task) -> (Name, Posted) {
         let status = self.status(&task.document, &task.patch).await;
         let written = matches!(status, Ok(true));
-        #[cfg(debug_assertions)]
         if written {
             super::failpoint::passed("show");
         }
@@ -109,7 +108,6 @@ impl Poster {
                     failed: Some(failed),
                 };
             }
-            #[cfg(debug_assertions)]
             super::failpoint::passed("event");
         }
         let status = self.status(&telling.document, &telling.patch).await;

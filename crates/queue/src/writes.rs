@@ -72,7 +72,6 @@ pub(crate) enum Unwritable {
 
 impl Write {
     /// Returns what it is called in tests.
-    #[cfg(debug_assertions)]
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Prepare(_) => "prepare",
