@@ -54,7 +54,7 @@ pub struct Release {
 pub enum Why {
     /// It is its turn.
     Turn,
-    /// It overtakes jobs that wait, on GPUs that they do not need.
+    /// It passes jobs that wait, none of which can start now.
     Backfill {
         /// The number of jobs ahead that wait.
         ahead: u32,
@@ -128,9 +128,9 @@ pub struct Waiting {
 pub struct Eta {
     /// The expected start.
     pub mean: Millis,
-    /// The start that later jobs may not delay, by upper estimates.
+    /// The same by upper estimates.
     pub upper: Millis,
-    /// Whether both are only lower bounds: the job is too far back for a reservation.
+    /// Whether both are only lower bounds: the job is too far back for more.
     pub at_least: bool,
 }
 

@@ -6,9 +6,7 @@ use crate::{Estimate, Millis};
 ///
 /// The first pod of unknown end on a node is assumed to end at `FAR` plus its number of
 /// GPUs, the next one at its number of GPUs later, and so on. So a job that can only
-/// start after such pods is planned where the fewest GPUs are missing. Each pod there
-/// that ends brings it nearer, and no other job may take what is free there for long
-/// ([`BORROW`]): a stream of small jobs cannot starve a large one.
+/// start after such pods is planned where the fewest GPUs are missing.
 pub(crate) const FAR: Millis = 1 << 52;
 /// As [`FAR`], for pods of unknown end that have run for [`SERVICE`].
 pub(crate) const FARTHER: Millis = 1 << 58;
@@ -18,9 +16,6 @@ pub(crate) const SERVICE: Millis = 24 * 3_600_000;
 /// The assumed length of a job of unknown duration that starts later. 1,000 such jobs one
 /// after the other from [`FAR`] stay before [`FARTHER`].
 pub(crate) const UNKNOWN: Millis = 1 << 44;
-/// A pod of unknown end is assumed to hold its GPUs for at least this long: one hour. A
-/// job that is known to end within it may use GPUs that wait for such a pod.
-pub(crate) const BORROW: Millis = 3_600_000;
 /// A pod that is overdue is assumed to end a minute after its upper estimate; once that
 /// has passed, two minutes after, then four, and so on.
 const GRACE: Millis = 60_000;

@@ -1,19 +1,18 @@
 //! A round: walks the queue and says what starts, what waits, and why.
 //!
-//! Each job that can start now on GPUs that no job ahead needs starts. Each other job
-//! reserves the earliest place that it can have, and jobs behind it get only what leaves
-//! that place alone: conservative backfill (Mu'alem and Feitelson, "Utilization,
-//! Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with
-//! Backfilling", 2001).
+//! Each job that can start now starts, the first in the queue first: first fit by age. A job
+//! that cannot is passed by others, until it has waited for so long that a place is kept for it
+//! ([`keep`]). Jobs that wait for a better placement, and members that come back to their gang,
+//! have a reservation at once.
 //!
-//! The number of reservations is limited ([`crate::Settings::depth`]). Beyond it, a job
-//! that does not start blocks all nodes that it may use for all jobs behind it. So nobody
-//! overtakes there, and nobody is delayed.
+//! Who starts is decided first. Then the round says when the others are expected to start, each
+//! at the first place that the jobs ahead leave by the estimates of run times. That is a guess:
+//! jobs behind may pass.
 
 pub(crate) mod explain;
 pub(crate) mod gang;
 mod job;
-mod overtake;
+mod keep;
 pub(crate) mod plan;
 pub(crate) mod quota;
 mod reasons;

@@ -14,14 +14,9 @@ pub struct Settings {
     pub fair_share: bool,
     /// How many times the share of others a project gets; 1 for a project that is absent.
     pub shares: BTreeMap<Name, u32>,
-    /// Whether a job may start before jobs ahead of it that wait. Without it nobody
-    /// overtakes: the reference for the promise that backfill delays nobody.
-    pub backfill: bool,
-    /// The number of waiting jobs that get a reservation. A gang that is planned over
-    /// several nodes counts once for each.
-    ///
-    /// Beyond it, a job that does not start blocks all nodes that it may use for all jobs
-    /// behind it: nobody overtakes there, and expected starts are lower bounds.
+    /// For how many waiting jobs a round says when and where they are expected to start. A gang
+    /// that is planned over several nodes counts once for each. Beyond, expected starts are lower
+    /// bounds.
     pub depth: usize,
 }
 
@@ -30,7 +25,6 @@ impl Default for Settings {
         Self {
             fair_share: false,
             shares: BTreeMap::new(),
-            backfill: true,
             depth: Self::DEPTH,
         }
     }

@@ -36,7 +36,11 @@ pub(crate) struct Queue<'a> {
 impl<'a> Queue<'a> {
     pub(crate) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>]) -> Self {
         let class = Name::from(CLASS);
-        let mut planner = Planner::new(Settings::default());
+        let mut planner = Planner::new(Settings {
+            // Nobody reads when a job is expected to start.
+            depth: 0,
+            ..Settings::default()
+        });
         let mut nodes = HashMap::new();
         for (number, node) in cluster.nodes.iter().enumerate() {
             planner.node(&node.name, Some(state(cluster, number, &class)));

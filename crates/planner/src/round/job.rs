@@ -53,8 +53,8 @@ pub(crate) enum Free {
 }
 
 impl Plan<'_> {
-    /// Plans a job, not before `after`. `ahead` jobs ahead of it wait.
-    pub(crate) fn plan(&mut self, entry: &Entry, after: Millis, ahead: u32) -> Outcome {
+    /// Plans a job. `ahead` jobs ahead of it wait.
+    pub(crate) fn plan(&mut self, entry: &Entry, ahead: u32) -> Outcome {
         if !entry.job.complete || entry.job.members.is_empty() {
             return Outcome::Wait {
                 reason: Reason::Incomplete,
@@ -65,8 +65,8 @@ impl Plan<'_> {
         if let Some(outcome) = self.rejoin(entry) {
             return outcome;
         }
-        match self.within_quota(entry, after) {
-            Ok(Some(target)) if target.start <= self.now => self.start(entry, target, after, ahead),
+        match self.within_quota(entry, self.now) {
+            Ok(Some(target)) if target.start <= self.now => self.start(entry, target, ahead),
             Ok(target) => Outcome::Wait {
                 reason: self.classify(entry).reason(entry, ahead),
                 target,
@@ -129,16 +129,6 @@ impl Plan<'_> {
         let quotas = &mut self.overlay.quotas;
         let free = quotas.earliest(self.cluster, entry, most, self.now, self.now);
         (free != Some(self.now)).then(|| self.quota(entry, most))
-    }
-
-    /// Reports whether the quota of its project lets a job start at `start`.
-    pub(crate) fn is_within_quota(&mut self, entry: &Entry, start: Millis) -> bool {
-        let class = self.class(&entry.job.class);
-        let Some(most) = class.and_then(|class| class.max_gpus_per_project) else {
-            return true;
-        };
-        let quotas = &mut self.overlay.quotas;
-        quotas.earliest(self.cluster, entry, most, start, self.now) == Some(start)
     }
 
     fn quota(&self, entry: &Entry, most: u32) -> Reason {
@@ -250,9 +240,9 @@ impl Plan<'_> {
     }
 
     /// Starts a job, unless a better placement is worth the wait.
-    fn start(&mut self, entry: &Entry, mut target: Target, after: Millis, ahead: u32) -> Outcome {
+    fn start(&mut self, entry: &Entry, mut target: Target, ahead: u32) -> Outcome {
         let least = self.least(entry);
-        let why = match self.better(entry, &target, least, after) {
+        let why = match self.better(entry, &target, least) {
             Better::Wait { longer, target } => {
                 return Outcome::Wait {
                     reason: Reason::Better { longer },
@@ -273,14 +263,19 @@ impl Plan<'_> {
         }
     }
 
+    /// Returns the first target that a job that waits would have now.
+    pub(crate) fn target_of(&mut self, entry: &Entry, free: Free) -> Option<Target> {
+        if free == Free::Spread {
+            let anywhere = self.anywhere(entry)?;
+            return self.first(&anywhere, self.now);
+        }
+        match self.within_quota(entry, self.now) {
+            Ok(target) | Err((_, target)) => target,
+        }
+    }
+
     /// Returns the release of a job to a target.
-    pub(crate) fn release(
-        &self,
-        entry: &Entry,
-        target: &Target,
-        least: Option<f64>,
-        why: Why,
-    ) -> Release {
+    fn release(&self, entry: &Entry, target: &Target, least: Option<f64>, why: Why) -> Release {
         let ranked = ranked(&entry.job.members);
         let quality = match least {
             Some(least) if target.cost > 0.0 => (least / target.cost).min(1.0),
@@ -298,13 +293,7 @@ impl Plan<'_> {
     }
 
     /// Compares a start now with a better placement later.
-    fn better(
-        &mut self,
-        entry: &Entry,
-        target: &Target,
-        least: Option<f64>,
-        after: Millis,
-    ) -> Better {
+    fn better(&mut self, entry: &Entry, target: &Target, least: Option<f64>) -> Better {
         let class = self.class(&entry.job.class);
         let factor = class.and_then(|class| class.waiting_factor);
         // Where its pods are separate hosts, a gang on one node is no better than over several.
@@ -321,7 +310,7 @@ impl Plan<'_> {
             .duration
             .map_or(ASSUMED_RUN, |one| one.mean as f64);
         let longer = runs * COMMUNICATION * (target.cost / least - 1.0);
-        let best = self.choose(entry.kind, true, after, length(&entry.job));
+        let best = self.choose(entry.kind, true, self.now, length(&entry.job));
         let best = best.filter(|best| best.key.start < FAR);
         if let Some(best) = best.clone().filter(|best| best.key.start <= self.now) {
             return Better::Now(self.chosen(entry, best));
@@ -361,7 +350,7 @@ impl Plan<'_> {
 }
 
 /// Returns why a job starts that `ahead` jobs ahead of it do not.
-pub(crate) fn turn(ahead: u32) -> Why {
+fn turn(ahead: u32) -> Why {
     match ahead {
         0 => Why::Turn,
         ahead => Why::Backfill { ahead },

@@ -6,11 +6,12 @@ use nvlink_topology::Scope;
 
 use crate::{
     Job, Millis, Name, Settings,
-    assumed_end::{BORROW, FAR, UNKNOWN},
+    assumed_end::{FAR, UNKNOWN},
     cluster::Cluster,
     gang_kind::{GangKinds, GroupId, LEVELS, group_of},
     job::total,
     job_kind::{Bar, JobSpec, Kinds},
+    node_entry::Node,
     preference::Preference,
     profile::{Interval, Owner, Profile, Starts},
     queue::{Entry, Queue},
@@ -69,6 +70,20 @@ struct Live {
     keys: HashMap<u32, Preference>,
     /// All nodes of the kind's index before this key are touched.
     untouched: Option<Preference>,
+}
+
+impl Overlay {
+    /// Replaces the profile of a node.
+    pub(crate) fn touch(&mut self, number: u32, node: &Node, profile: Profile) {
+        for level in LEVELS {
+            if let Some(group) = group_of(node, level) {
+                let touched = self.touched_groups.entry(group).or_default();
+                touched.insert(number);
+            }
+        }
+        self.touched.insert(number, profile);
+        self.log.push(number);
+    }
 }
 
 /// The state of the planner that a round reads, with the caches that it fills.
@@ -257,22 +272,10 @@ impl<'a> Plan<'a> {
         let Some(node) = self.cluster.node(number) else {
             return;
         };
-        if !self.overlay.touched.contains_key(&number) {
-            for level in LEVELS {
-                if let Some(group) = group_of(node, level) {
-                    self.overlay
-                        .touched_groups
-                        .entry(group)
-                        .or_default()
-                        .insert(number);
-                }
-            }
-        }
-        let profile = self.overlay.touched.entry(number);
-        profile
-            .or_insert_with(|| node.profile.clone())
-            .add(interval);
-        self.overlay.log.push(number);
+        let planned = self.overlay.touched.remove(&number);
+        let mut profile = planned.unwrap_or_else(|| node.profile.clone());
+        profile.add(interval);
+        self.overlay.touch(number, node, profile);
     }
 
     /// Takes or reserves the GPUs of a target for a job, and returns its expected start.
@@ -283,7 +286,7 @@ impl<'a> Plan<'a> {
             let members = &ranked.members[first..][..part.members];
             first += part.members;
             let gpus = total(members.iter().map(|member| member.gpus));
-            let mut interval = occupancy(&entry.job, gpus, target.start, mean, self.now);
+            let mut interval = occupancy(&entry.job, gpus, target.start, mean);
             interval.owner = Owner::Job(entry.id.clone());
             interval.set = part.found.set;
             interval.used = resources(members.iter().map(|member| &*member.resources));
@@ -312,7 +315,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the expected start of a target, not before now and not after its start.
-    fn mean(&self, target: &Target) -> Millis {
+    pub(crate) fn mean(&self, target: &Target) -> Millis {
         let mean = |part: &Part| {
             let profile = self.profile(part.node)?;
             profile.mean(part.found.set, target.start)
@@ -335,13 +338,7 @@ pub(crate) fn length(job: &Job) -> Millis {
 }
 
 /// Returns the interval in which a job that starts at `start` holds `gpus` GPUs.
-pub(crate) fn occupancy(
-    job: &Job,
-    gpus: u32,
-    start: Millis,
-    mean: Millis,
-    now: Millis,
-) -> Interval {
+pub(crate) fn occupancy(job: &Job, gpus: u32, start: Millis, mean: Millis) -> Interval {
     let until = match job.duration {
         None if start < FAR => FAR + Millis::from(gpus),
         _ => start.saturating_add(length(job)),
@@ -351,12 +348,7 @@ pub(crate) fn occupancy(
         owner: Owner::Outside,
         set: nvlink_topology::GpuSet::EMPTY,
         count: gpus,
-        // Nobody knows when the GPUs will be free, so they are kept soon.
-        from: if start < FAR {
-            start
-        } else {
-            start.min(now.saturating_add(BORROW))
-        },
+        from: start,
         until,
         mean: lasts.map_or(until, |lasts| mean.saturating_add(lasts)),
         used: Vec::new(),

@@ -52,7 +52,7 @@ impl Quotas {
     ) {
         let profile = self.0.entry(key(entry));
         let profile = profile.or_insert_with(|| used(cluster, entry, most, now));
-        let mut interval = occupancy(&entry.job, 0, start, start, now);
+        let mut interval = occupancy(&entry.job, 0, start, start);
         interval.owner = Owner::Job(entry.id.clone());
         interval.used = vec![u64::from(gpus)];
         profile.add(interval);

@@ -367,8 +367,7 @@ impl Plan<'_> {
         let mut profile = self.profile(number)?.without(&vacant);
         for part in taken.iter().filter(|part| part.node == number) {
             let gpus = u32::try_from(part.found.set.len()).unwrap_or(u32::MAX);
-            let mut interval =
-                super::plan::occupancy(&entry.job, gpus, self.now, self.now, self.now);
+            let mut interval = super::plan::occupancy(&entry.job, gpus, self.now, self.now);
             interval.set = part.found.set;
             profile.add(interval);
         }

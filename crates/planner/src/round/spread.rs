@@ -22,12 +22,9 @@ use crate::{
 /// What becomes of a job whose deadline passed.
 pub(crate) enum Spread {
     /// It starts now.
-    Start { release: Release, target: Target },
+    Start { release: Release },
     /// It is a single pod, and has no room yet: it waits on, without a domain.
-    Wait {
-        reason: Reason,
-        target: Option<Target>,
-    },
+    Wait { reason: Reason },
     /// It fails.
     Reject(Reason),
 }
@@ -51,13 +48,13 @@ impl Plan<'_> {
         let now = |target: &Target| {
             target.start <= self.now && ranked.members.len() == entry.job.members.len()
         };
-        if let Some(target) = first.clone().filter(now) {
+        if let Some(target) = first.filter(now) {
             self.take(entry, &ranked, &target);
-            return self.starts(entry, &ranked, target);
+            return self.starts(entry, &ranked, &target);
         }
         if entry.job.members.len() > 1 {
             return match self.one_by_one(entry, &ranked) {
-                Some(target) => self.starts(entry, &ranked, target),
+                Some(target) => self.starts(entry, &ranked, &target),
                 None => Spread::Reject(reason),
             };
         }
@@ -65,17 +62,16 @@ impl Plan<'_> {
             Class::Never => Spread::Reject(Reason::Never),
             class => Spread::Wait {
                 reason: class.reason(entry, ahead),
-                target: first,
             },
         }
     }
 
-    fn starts(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: Target) -> Spread {
+    fn starts(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: &Target) -> Spread {
         let best = self.least(entry);
         let best_cost = best.unwrap_or(target.cost);
         let release = Release {
             job: entry.id.clone(),
-            seats: seats(self.cluster, ranked, &target),
+            seats: seats(self.cluster, ranked, target),
             cost: target.cost,
             quality: if target.cost > 0.0 {
                 (best_cost / target.cost).min(1.0)
@@ -86,7 +82,7 @@ impl Plan<'_> {
             why: Why::Spread { best_cost },
             ranks_in_doubt: ranked.in_doubt,
         };
-        Spread::Start { release, target }
+        Spread::Start { release }
     }
 
     /// Returns the job without the constraint to a domain, on one node.

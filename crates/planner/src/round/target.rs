@@ -18,30 +18,6 @@ pub(crate) struct Target {
     pub(crate) cost: f64,
 }
 
-impl Target {
-    /// Reports whether it has the same GPUs as another.
-    pub(crate) fn is_on(&self, other: &Self) -> bool {
-        let gpus = |target: &Self| -> Vec<_> {
-            let parts = target.parts.iter();
-            parts.map(|part| (part.node, part.found.set)).collect()
-        };
-        gpus(self) == gpus(other)
-    }
-
-    /// Reports whether it is worse for its job than another of the same start. `least` is the least
-    /// cost of the job on one empty node.
-    pub(crate) fn is_worse(&self, other: &Self, least: Option<f64>) -> bool {
-        let fast = |part: &Part| part.found.is_as_fast(least);
-        let broken = |target: &Self| -> u32 {
-            let parts = target.parts.iter();
-            parts.map(|part| u32::from(part.found.broken)).sum()
-        };
-        let dearer = self.cost > other.cost * (1.0 + 1e-9);
-        broken(self) > broken(other)
-            || (dearer && (self.parts.len() > 1 || !self.parts.iter().all(fast)))
-    }
-}
-
 /// The part of a job on one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {

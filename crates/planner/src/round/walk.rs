@@ -1,14 +1,17 @@
 //! Walks the queue.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
+
+use nvlink_topology::Scope;
 
 use crate::{
-    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Release, Round, Waiting, Why,
+    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting,
     assumed_end::FAR,
     queue::Entry,
     round::{
-        job::{Free, Outcome, turn},
-        plan::{Plan, State},
+        job::{Free, Outcome},
+        keep::Patience,
+        plan::{Plan, State, length},
         reasons::Class,
         rejoin,
         spread::Spread,
@@ -16,68 +19,54 @@ use crate::{
     },
 };
 
-/// A place that a job has reserved.
+/// A place that a job has reserved, or is expected to get.
 pub(crate) struct Reserved {
     pub(crate) job: Name,
     pub(crate) target: Target,
+    /// The number of the job among those that wait.
+    at: usize,
 }
 
-/// A target that a job has taken.
-pub(super) struct Taken {
-    /// The number of the job.
-    pub(super) job: u32,
-    pub(super) target: Target,
-    /// Where the round says so.
-    pub(super) said: Said,
-    /// Which other targets it could have.
-    pub(super) free: Free,
-}
-
-/// What a round says of a job that has taken a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// It starts: the number of the action.
-    Starts(usize),
-    /// It waits: the number among those that wait.
-    Waits(usize),
+/// A job that waits without a reservation.
+struct Open {
+    /// Its number in the queue.
+    number: u32,
+    /// Its number among those that wait.
+    at: usize,
+    free: Free,
 }
 
 /// What a walk of the queue finds.
 #[derive(Default)]
-pub(super) struct Walk {
-    pub(super) round: Round,
-    pub(super) taken: Vec<Taken>,
-    /// How often a job was planned again.
-    pub(super) work: usize,
-    /// The same in the search for other places, which must not use up the proofs.
-    work_of_waiting: usize,
-    /// The number of places that are reserved, one for each node.
-    pub(super) depth: usize,
+struct Walk {
+    round: Round,
+    reserved: Vec<Reserved>,
+    open: Vec<Open>,
     /// The number of jobs so far that wait.
-    pub(super) waiting: u32,
+    waiting: u32,
     in_class: HashMap<u32, u32>,
-    /// The sets of jobs beyond the depth that wait: what they may use is blocked.
-    blocked: BTreeSet<Vec<Name>>,
-    /// Without backfill, the latest start so far by class.
-    latest: BTreeMap<Name, Millis>,
-    /// From when on all blocked jobs of a kind may start at best.
-    starts: HashMap<u32, Option<Millis>>,
-    /// Whether a kind is blocked, since how many sets are.
-    known: HashMap<u32, (usize, bool)>,
+    /// The least time for which a job of this kind, with so many members in this scope, found no
+    /// place: others that ask for no less find none either.
+    stuck: HashMap<(u32, usize, Scope), Millis>,
+    patience: Patience,
+    /// When a place will be kept for another job, if nothing else happens.
+    patient: Option<Millis>,
+    /// The nodes that the jobs may use for which a place is kept, one bit each.
+    kept: Vec<Vec<u64>>,
     /// The nodes of sets.
     nodes: HashMap<Vec<Name>, Vec<u64>>,
 }
 
-/// Walks the queue at `now`. Returns also the places that were reserved.
+/// Walks the queue at `now`. Returns also the places that jobs wait for.
 pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let mut plan = Plan::new(state, now);
     let mut walk = Walk::default();
     walk.round.actions = rejoin::give_backs(plan.cluster, plan.queue, now);
-    let kept = walk.round.actions.iter().filter_map(|action| match action {
+    let back = walk.round.actions.iter().filter_map(|action| match action {
         Action::GiveBack(back) => Some(back.until),
         _ => None,
     });
-    let kept = kept.filter(|&until| until > now).min();
+    let back = back.filter(|&until| until > now).min();
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
     let order = rejoin::first(order, plan.cluster, plan.queue);
     for number in order {
@@ -87,202 +76,115 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     }
     let valid = plan.cluster.valid();
     let deadline = plan.queue.next_deadline(now);
-    walk.round.wake = [valid, deadline, kept].into_iter().flatten().min();
-    let waits = |one: &Taken| matches!(one.said, Said::Waits(_));
-    let reserved = walk.taken.into_iter().filter(waits);
-    let reserved = reserved.filter_map(|one| {
-        Some(Reserved {
-            job: plan.queue.entry(one.job)?.id.clone(),
-            target: one.target,
-        })
-    });
-    let reserved = reserved.collect();
+    let wakes = [valid, deadline, back, walk.patient];
+    walk.round.wake = wakes.into_iter().flatten().min();
+    walk.expect(&mut plan);
+    walk.reserved.sort_by_key(|one| one.at);
     plan.finish();
-    (walk.round, reserved)
+    (walk.round, walk.reserved)
 }
 
 impl Walk {
     fn visit(&mut self, plan: &mut Plan<'_>, number: u32, entry: &Entry) {
         let expired = entry.job.deadline.filter(|end| end.at <= plan.now);
-        let beyond = self.depth >= plan.settings.depth;
-        if beyond && self.is_blocked(plan, entry) && entry.job.complete {
-            let (reason, eta) = self.behind(plan, entry);
-            match expired {
-                Some(deadline) => self.expire(plan, number, entry, deadline.then, reason),
-                None => self.wait(entry, reason, eta),
-            }
-            return;
+        if expired.is_none() && self.is_stuck(plan, entry) {
+            let reason = plan.over_quota(entry);
+            let reason = reason.unwrap_or_else(|| plan.classify(entry).reason(entry, self.waiting));
+            return self.waits(plan, number, entry, reason, None, Free::Any);
         }
-        let after = self.latest.get(&entry.job.class).copied();
-        let after = after.unwrap_or(plan.now).max(plan.now);
-        let mut outcome = plan.plan(entry, after, self.waiting);
-        // Its expected start, once it has taken its place.
-        let mut taken = None;
-        if self.can_plan_again(plan) && !self.taken.is_empty() && !beyond {
-            // Who waited too long has a place now or never.
-            let until = if expired.is_some() { plan.now } else { FAR };
-            (outcome, taken) = self.overtake(plan, number, entry, outcome, until);
-        }
-        match outcome {
-            Outcome::Start { release, target } => {
-                if taken.is_none() {
-                    plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
-                }
-                self.starts(plan, number, release, target);
+        match (plan.plan(entry, self.waiting), expired) {
+            (Outcome::Start { release, target }, _) => {
+                plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
+                self.round.actions.push(Action::Release(release));
             }
-            Outcome::Wait {
-                reason,
-                target,
-                free,
-            } => match (expired, target, taken) {
-                (Some(deadline), ..) => {
-                    self.expire(plan, number, entry, deadline.then, reason);
-                }
-                (None, Some(target), Some(mean)) => {
-                    self.reserved(entry, reason, number, target, free, mean);
-                }
-                (None, target, _) => self.settle(plan, entry, reason, number, target, free),
-            },
+            (Outcome::Wait { reason, .. }, Some(deadline)) => {
+                self.expire(plan, number, entry, deadline.then, reason);
+            }
+            (
+                Outcome::Wait {
+                    reason,
+                    target,
+                    free,
+                },
+                None,
+            ) => self.waits(plan, number, entry, reason, target, free),
         }
     }
 
-    fn starts(&mut self, plan: &Plan<'_>, job: u32, release: Release, target: Target) {
-        // A class that pays for the best placement weighed this target, not others.
-        let class = plan
-            .queue
-            .entry(job)
-            .and_then(|entry| plan.class(&entry.job.class));
-        let weighs = class.is_some_and(|class| class.waiting_factor.is_some());
-        // Why others start holds only for this target.
-        let free = match release.why {
-            Why::Turn | Why::Backfill { .. } if !weighs => Free::Any,
-            _ => Free::None,
-        };
-        self.taken.push(Taken {
-            job,
-            target,
-            said: Said::Starts(self.round.actions.len()),
-            free,
-        });
-        self.round.actions.push(Action::Release(release));
+    /// Reports whether a job ahead has found no place that asks for no more. Whoever starts
+    /// after that one takes more.
+    fn is_stuck(&self, plan: &Plan<'_>, entry: &Entry) -> bool {
+        let known = self.stuck.get(&key(entry));
+        let found_none = known.is_some_and(|&least| least <= length(&entry.job));
+        found_none && entry.job.complete && plan.cluster.seats(&entry.id).is_none()
     }
 
-    /// Lets a job wait for its target, if it has one: with a reservation up to the depth, and
-    /// blocking what it may use beyond.
-    fn settle(
+    /// Lets a job wait: for a place that it will have, for one that is kept for it from now on,
+    /// or for any.
+    fn waits(
         &mut self,
         plan: &mut Plan<'_>,
+        number: u32,
         entry: &Entry,
         reason: Reason,
-        job: u32,
         target: Option<Target>,
         free: Free,
     ) {
-        let Some(target) = target else {
-            return self.wait(entry, reason, None);
-        };
-        if self.depth >= plan.settings.depth {
-            self.blocked.insert(super::gang::sets(&entry.job));
-            return self.wait(entry, reason, at_least(target.start));
+        let at = self.round.waiting.len();
+        match (free, target) {
+            (Free::Best, Some(target)) => {
+                let mean = plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
+                return self.reserve(entry, reason, target, mean);
+            }
+            (Free::None, Some(target)) => {
+                let mean = plan.mean(&target);
+                plan.hold_place(entry, &target);
+                return self.reserve(entry, reason, target, mean);
+            }
+            _ => {}
         }
-        self.reserve(plan, entry, reason, job, target, free);
-    }
-
-    /// Proves that a job that overtakes delays nobody, or finds it the earliest place up to
-    /// `until` where it does not. Returns also its expected start if it has taken its place.
-    fn overtake(
-        &mut self,
-        plan: &mut Plan<'_>,
-        job: u32,
-        entry: &Entry,
-        outcome: Outcome,
-        until: Millis,
-    ) -> (Outcome, Option<Millis>) {
-        let (outcome, planned) = match outcome {
-            // It takes seats that its gang was given before.
-            Outcome::Start { ref release, .. } if release.why == Why::Rejoin => {
-                return (outcome, None);
+        let blocked = !matches!(
+            reason,
+            Reason::Quota { .. } | Reason::Incomplete | Reason::Better { .. }
+        );
+        if blocked && free == Free::Any {
+            if let Some((target, mean)) = self.keep(plan, entry) {
+                return self.reserve(entry, reason, target, mean);
             }
-            Outcome::Start { ref target, .. } => {
-                if self.waiting == 0 {
-                    return (outcome, None);
-                }
-                if self.try_start(plan, job, target) {
-                    return (outcome, Some(plan.now));
-                }
-                // Without another place, it is tried again in the next round.
-                let reason = Reason::Behind {
-                    ahead: self.waiting,
-                };
-                (wait(reason, None), FAR)
-            }
-            Outcome::Wait {
-                ref reason,
-                ref target,
-                free: Free::Any,
-            } if !matches!(reason, Reason::Quota { .. } | Reason::Incomplete) => {
-                let planned = target.as_ref().map_or(FAR, |target| target.start);
-                (outcome, planned)
-            }
-            Outcome::Wait { .. } => return (outcome, None),
-        };
-        let before = planned.min(until.saturating_add(1));
-        std::mem::swap(&mut self.work, &mut self.work_of_waiting);
-        let made = self.make_room(plan, job, before);
-        std::mem::swap(&mut self.work, &mut self.work_of_waiting);
-        let Some((target, mean)) = made else {
-            return (outcome, None);
-        };
-        let outcome = match outcome {
-            Outcome::Wait { reason, .. } if target.start > plan.now => wait(reason, Some(target)),
-            _ => {
-                let least = plan.kinds.least(entry.kind, plan.cluster, plan.search);
-                let release = plan.release(entry, &target, least, turn(self.waiting));
-                Outcome::Start { release, target }
-            }
-        };
-        (outcome, Some(mean))
-    }
-
-    fn reserve(
-        &mut self,
-        plan: &mut Plan<'_>,
-        entry: &Entry,
-        reason: Reason,
-        job: u32,
-        target: Target,
-        free: Free,
-    ) {
-        let ranked = rejoin::seated(plan.cluster, entry);
-        let mean = plan.take(entry, &ranked, &target);
-        if !plan.settings.backfill {
-            let latest = self
-                .latest
-                .entry(entry.job.class.clone())
-                .or_insert(plan.now);
-            *latest = target.start.max(*latest);
+            let least = self.stuck.entry(key(entry)).or_insert(Millis::MAX);
+            *least = length(&entry.job).min(*least);
         }
-        self.reserved(entry, reason, job, target, free, mean);
+        self.open.push(Open { number, at, free });
+        self.wait(entry, reason, None);
     }
 
-    /// Says that a job waits for the target that it has taken.
-    fn reserved(
-        &mut self,
-        entry: &Entry,
-        reason: Reason,
-        job: u32,
-        target: Target,
-        free: Free,
-        mean: Millis,
-    ) {
-        self.depth += target.parts.len();
-        self.wait(entry, reason, eta(mean, target.start));
-        self.taken.push(Taken {
-            job,
-            target,
-            said: Said::Waits(self.round.waiting.len() - 1),
-            free,
+    /// Keeps a place for a job that has waited for so long, unless one is kept for a job ahead
+    /// that may use the same nodes: one after the other, so that few GPUs are idle.
+    fn keep(&mut self, plan: &mut Plan<'_>, entry: &Entry) -> Option<(Target, Millis)> {
+        let own = bits(&mut self.nodes, plan, &super::gang::sets(&entry.job));
+        let shares = |kept: &Vec<u64>| kept.iter().zip(own).any(|(kept, own)| kept & own != 0);
+        if self.kept.iter().any(shares) {
+            return None;
+        }
+        let (from, strict) = self.patience.of(plan.cluster, entry);
+        if from > plan.now {
+            self.patient = [self.patient, Some(from)].into_iter().flatten().min();
+            return None;
+        }
+        let own = own.to_vec();
+        let found = plan.keep(entry, strict)?;
+        self.kept.push(own);
+        Some(found)
+    }
+
+    /// Says that a job waits for a target that it has.
+    fn reserve(&mut self, entry: &Entry, reason: Reason, target: Target, mean: Millis) {
+        self.reserved.push(Reserved {
+            job: entry.id.clone(),
+            at: self.round.waiting.len(),
+            target: target.clone(),
         });
+        self.wait(entry, reason, eta(mean, target.start));
     }
 
     fn wait(&mut self, entry: &Entry, reason: Reason, eta: Option<Eta>) {
@@ -301,7 +203,7 @@ impl Walk {
     fn expire(
         &mut self,
         plan: &mut Plan<'_>,
-        job: u32,
+        number: u32,
         entry: &Entry,
         then: OnTimeout,
         reason: Reason,
@@ -313,9 +215,9 @@ impl Walk {
             Spread::Reject(reason)
         };
         match spread {
-            Spread::Start { release, target } => self.starts(plan, job, release, target),
-            Spread::Wait { reason, target } => {
-                self.settle(plan, entry, reason, job, target, Free::Spread);
+            Spread::Start { release } => self.round.actions.push(Action::Release(release)),
+            Spread::Wait { reason } => {
+                self.waits(plan, number, entry, reason, None, Free::Spread);
             }
             Spread::Reject(reason) => {
                 let pods = entry.job.members.iter().map(|member| member.pod.clone());
@@ -328,51 +230,45 @@ impl Walk {
         }
     }
 
-    /// Returns why a job waits that is too far back, and from when on it may start at best.
-    fn behind(&mut self, plan: &mut Plan<'_>, entry: &Entry) -> (Reason, Option<Eta>) {
-        let class = plan.classify(entry);
-        let start = self.starts.entry(entry.kind);
-        let start = *start.or_insert_with(|| plan.lower_bound(entry.kind));
-        let eta = match class {
-            Class::Never | Class::Silent => None,
-            _ => start.and_then(at_least),
-        };
-        (class.reason(entry, self.waiting), eta)
-    }
-
-    /// Reports whether a job that waits beyond the depth may use a node that this one may
-    /// use too.
-    fn is_blocked(&mut self, plan: &Plan<'_>, entry: &Entry) -> bool {
-        if self.blocked.is_empty() {
-            return false;
+    /// Says when the jobs that wait are expected to start, if each one took the first place that
+    /// the jobs ahead leave. A guess: it changes nothing of who starts.
+    fn expect(&mut self, plan: &mut Plan<'_>) {
+        let mut depth = 0;
+        let mut starts: HashMap<u32, Option<Millis>> = HashMap::new();
+        for open in std::mem::take(&mut self.open) {
+            let Some(entry) = plan.queue.entry(open.number) else {
+                continue;
+            };
+            if !entry.job.complete {
+                continue;
+            }
+            if depth >= plan.settings.depth {
+                if matches!(plan.classify(entry), Class::Never | Class::Silent) {
+                    continue;
+                }
+                let start = starts.entry(entry.kind);
+                let start = *start.or_insert_with(|| plan.lower_bound(entry.kind));
+                self.round.waiting[open.at].eta = start.and_then(at_least);
+                continue;
+            }
+            let Some(target) = plan.target_of(entry, open.free) else {
+                continue;
+            };
+            let mean = plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
+            depth += target.parts.len();
+            self.round.waiting[open.at].eta = eta(mean, target.start);
+            self.reserved.push(Reserved {
+                job: entry.id.clone(),
+                target,
+                at: open.at,
+            });
         }
-        let sets = self.blocked.len();
-        if let Some(&(at, blocked)) = self.known.get(&entry.kind)
-            && (blocked || at == sets)
-        {
-            return blocked;
-        }
-        let own = super::gang::sets(&entry.job);
-        let own = bits(&mut self.nodes, plan, &own).to_vec();
-        let nodes = &mut self.nodes;
-        let blocked = self.blocked.iter().any(|sets| {
-            let theirs = bits(nodes, plan, sets);
-            own.iter()
-                .zip(theirs)
-                .any(|(own, theirs)| own & theirs != 0)
-        });
-        self.known.insert(entry.kind, (sets, blocked));
-        blocked
     }
 }
 
-/// Returns the outcome of a job that may have any other target.
-fn wait(reason: Reason, target: Option<Target>) -> Outcome {
-    Outcome::Wait {
-        reason,
-        target,
-        free: Free::Any,
-    }
+/// What jobs have in common that find a place alike.
+fn key(entry: &Entry) -> (u32, usize, Scope) {
+    (entry.kind, entry.job.members.len(), entry.job.gang_scope)
 }
 
 /// Returns the nodes that are in all of these sets, one bit each.
@@ -392,9 +288,9 @@ fn bits<'a>(
     })
 }
 
-/// Returns the expected start of a job with a reservation; `None` if it is unknown.
-pub(super) fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
-    (upper < crate::assumed_end::FAR).then_some(Eta {
+/// Returns the expected start of a job; `None` if it is unknown.
+fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
+    (upper < FAR).then_some(Eta {
         mean,
         upper,
         at_least: false,
@@ -403,7 +299,7 @@ pub(super) fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
 
 /// Returns a start as a lower bound; `None` if it is unknown.
 fn at_least(start: Millis) -> Option<Eta> {
-    (start < crate::assumed_end::FAR).then_some(Eta {
+    (start < FAR).then_some(Eta {
         mean: start,
         upper: start,
         at_least: true,

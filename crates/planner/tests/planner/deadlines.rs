@@ -80,27 +80,6 @@ fn a_spread_pod_that_no_node_can_hold_is_rejected() {
     assert_eq!(told(&fed.round(9_000)), "spread rejected: Never");
 }
 
-#[test]
-fn who_overtakes_does_not_delay_a_spread_pod_that_waits() {
-    let mut fed = Fed::default();
-    fed.node("n", pairs());
-    fed.pod("p", pod("n", &[0, 2, 3], Some(50_000)));
-    fed.job("spread", until(OnTimeout::Spread, job(1, 3, 10)));
-    fed.job("long", job(2, 1, 60));
-    fed.job("short", job(3, 1, 20));
-    assert_eq!(
-        told(&fed.round(9_000)).lines().next(),
-        Some("long on n[1] Backfill { ahead: 1 }"),
-        "three others are free at 50,000"
-    );
-    fed.job("spread", until(OnTimeout::Spread, job(1, 4, 10)));
-    let told = told(&fed.round(9_000));
-    assert!(
-        told.starts_with("short on n[1] Backfill { ahead: 2 }"),
-        "{told}"
-    );
-}
-
 /// Nothing that a gang took before it turned out that not all its pods have room is kept.
 #[test]
 fn a_gang_is_spread_whole_or_rejected() {

@@ -11,6 +11,7 @@ mod cluster;
 mod deadlines;
 mod fed;
 mod gangs;
+mod kept;
 mod promises;
 mod random;
 mod waits;

@@ -1,15 +1,16 @@
-//! What the order promises: nobody is delayed by a job behind, and nobody waits who could
-//! start.
+//! What the order promises: nobody is passed for ever, and nobody waits who could start.
 
-use nvlink_planner::{Estimate, Job, Millis, Name, NodeState, Settings};
+use nvlink_planner::{Job, Millis, Name, NodeState, Settings};
 use nvlink_topology::Scope;
 use proptest::prelude::*;
 
 use crate::{
     cluster::{With, dgx1v, job, name, pairs, switched},
-    fed::Fed,
     world::World,
 };
+
+/// For how long a job may be passed for each node that it needs.
+const DAYS: Millis = 48 * 3_600_000;
 
 fn nodes() -> impl Strategy<Value = Vec<NodeState>> {
     let racked = |(mut node, rack): (NodeState, u32)| {
@@ -42,6 +43,19 @@ fn jobs(most: usize) -> impl Strategy<Value = Vec<(Name, Job)>> {
     })
 }
 
+/// The same, but an hour for each second.
+fn long_jobs(most: usize) -> impl Strategy<Value = Vec<(Name, Job)>> {
+    jobs(most).prop_map(|mut jobs| {
+        for (_, job) in &mut jobs {
+            job.created *= 3_600;
+            if let Some(duration) = &mut job.duration {
+                duration.mean *= 3_600;
+            }
+        }
+        jobs
+    })
+}
+
 fn world(nodes: &[NodeState], settings: Settings) -> World {
     let mut world = World::new(settings);
     for (at, node) in nodes.iter().enumerate() {
@@ -53,27 +67,30 @@ fn world(nodes: &[NodeState], settings: Settings) -> World {
 proptest! {
     #![proptest_config(crate::cases(300))]
 
+    /// A job that has waited for two days for each node that it needs, with nobody ahead of it,
+    /// starts at the latest when the pods have ended that had started by then.
     #[test]
-    fn backfill_delays_nobody(nodes in nodes(), jobs in jobs(14)) {
-        delays_nobody(&nodes, &jobs)?;
-    }
-
-    /// Where all GPUs are alike, each job starts no later than without backfill.
-    #[test]
-    fn backfill_is_never_worse_than_none(jobs in jobs(20)) {
-        let nodes = [switched()];
-        let mut with = world(&nodes, Settings::default());
-        with.replay(&jobs);
-        let mut without = world(&nodes, Settings { backfill: false, ..Settings::default() });
-        without.replay(&jobs);
-        prop_assert_eq!(with.started.len(), without.started.len());
-        for (id, at) in &with.started {
-            prop_assert!(*at <= without.started[id], "{}", id);
+    fn nobody_is_passed_for_ever(nodes in nodes(), jobs in long_jobs(40)) {
+        let mut world = world(&nodes, Settings::default());
+        world.replay(&jobs);
+        let largest = nodes.iter().map(|node| node.capacity).max().unwrap_or(1);
+        for (at, (id, job)) in jobs.iter().enumerate() {
+            let Some(&start) = world.started.get(id) else { continue };
+            let gpus: u32 = job.members.iter().map(|member| member.gpus).sum();
+            let patient = job.created + DAYS * i64::from(gpus.div_ceil(largest));
+            let ahead = jobs[..at].iter().filter_map(|(id, _)| world.started.get(id));
+            let first = ahead.copied().max().unwrap_or(0).max(patient);
+            let runs = |(id, job): &(Name, Job)| {
+                let start = *world.started.get(id)?;
+                (start <= first).then_some(start + job.duration?.mean)
+            };
+            let ends = jobs.iter().filter_map(runs).max().unwrap_or(0).max(first);
+            prop_assert!(start <= ends, "{} at {}, not by {}", id, start, ends);
         }
     }
 
-    /// Against all placements that there are: whoever waits could only start now if a job
-    /// ahead started later.
+    /// Against all placements that there are: nobody waits who could start, as long as no place is
+    /// kept for a job.
     #[test]
     fn nobody_waits_who_could_start(
         nodes in nodes(),
@@ -94,97 +111,11 @@ proptest! {
             world.fed.job(id, Job { created: 0, ..job.clone() });
         }
         while !world.step().actions.is_empty() {}
-        let waiting = world.fed.round(0).waiting;
-        for (at, one) in waiting.iter().enumerate() {
-            let ahead = &waiting[..at];
-            for (node, gpus) in choices(&world, &one.job) {
-                let mut then = started(&world.fed, &one.job, &node, &gpus);
-                let then = then.round(0).waiting;
-                let later = ahead.iter().any(|before| {
-                    let now = then.iter().find(|after| after.job == before.job);
-                    // A job that now starts at once is not delayed.
-                    now.is_some_and(|now| start(now.eta) > start(before.eta))
-                });
-                prop_assert!(later, "{} could have {gpus:?} of {node}", one.job);
-            }
+        for one in world.fed.round(0).waiting {
+            let choices = choices(&world, &one.job);
+            prop_assert!(choices.is_empty(), "{} could have {:?}", one.job, choices[0]);
         }
     }
-}
-
-/// A later job may only have GPUs that the plan does not need to keep its times, also where it
-/// keeps them by choosing other GPUs for jobs ahead. Cases that were found at random.
-#[test]
-fn a_plan_counts_on_no_more_than_will_be() {
-    let (domain, node, rack) = (Scope::NvlinkDomain, Scope::Node, Scope::Rack);
-    // Created, pods, GPUs of each, seconds, scope.
-    let bridged: &[(i64, u32, u32, i64, Scope)] = &[
-        (0, 1, 3, 12, domain),
-        (0, 2, 3, 8, domain),
-        (3, 1, 1, 16, domain),
-        (11, 1, 4, 3, domain),
-        (11, 2, 1, 10, domain),
-        (18, 1, 1, 10, domain),
-    ];
-    let unlike: &[(i64, u32, u32, i64, Scope)] = &[
-        (4, 1, 3, 4, node),
-        (6, 2, 1, 1, domain),
-        (7, 1, 1, 8, node),
-        (17, 1, 4, 11, node),
-        (17, 3, 3, 12, rack),
-        (18, 3, 1, 4, node),
-        (19, 1, 3, 15, rack),
-        (19, 1, 1, 14, domain),
-        (20, 1, 1, 14, rack),
-        (21, 1, 1, 13, domain),
-        (27, 1, 4, 6, domain),
-        (29, 1, 1, 19, node),
-        (29, 1, 2, 9, domain),
-    ];
-    for (nodes, jobs) in [
-        (vec![dgx1v()], bridged),
-        (vec![pairs(), switched()], unlike),
-    ] {
-        let nodes: Vec<NodeState> = nodes
-            .into_iter()
-            .map(|mut node| {
-                node.rack = Some(name("rack"));
-                node
-            })
-            .collect();
-        let jobs = jobs.iter().enumerate();
-        let jobs: Vec<(Name, Job)> = jobs
-            .map(|(at, &(created, pods, gpus, seconds, scope))| {
-                let one = job(created * 1_000, gpus, seconds);
-                (name(format!("{at:02}")), one.of(pods, gpus).scope(scope))
-            })
-            .collect();
-        delays_nobody(&nodes, &jobs).unwrap();
-    }
-}
-
-/// Each job starts as if the jobs behind it did not exist, or earlier.
-fn delays_nobody(nodes: &[NodeState], jobs: &[(Name, Job)]) -> Result<(), TestCaseError> {
-    let mut all = world(nodes, Settings::default());
-    all.replay(jobs);
-    for at in 0..jobs.len() {
-        let mut alone = world(nodes, Settings::default());
-        alone.replay(&jobs[..=at]);
-        let id = &jobs[at].0;
-        let (with, without) = (all.started.get(id), alone.started.get(id));
-        prop_assert_eq!(with.is_some(), without.is_some(), "{}", id);
-        prop_assert!(
-            with <= without,
-            "{} at {:?}, alone at {:?}",
-            id,
-            with,
-            without
-        );
-    }
-    Ok(())
-}
-
-fn start(eta: Option<nvlink_planner::Eta>) -> Millis {
-    eta.map_or(Millis::MAX, |eta| eta.upper)
 }
 
 /// Returns all sets of free GPUs on which a job could start.
@@ -220,15 +151,4 @@ fn choices(world: &World, id: &Name) -> Vec<(Name, Vec<u32>)> {
         }
     }
     choices
-}
-
-/// Returns a planner of the same state, except that a job has started.
-fn started(fed: &Fed, id: &Name, node: &Name, gpus: &[u32]) -> nvlink_planner::Planner {
-    let mut planner = fed.fresh();
-    let job = &fed.jobs[id];
-    planner.job(id, None);
-    let mut pod = crate::waits::pod(node, gpus, None);
-    pod.end = job.duration.map(|duration| Estimate { ..duration });
-    planner.pod(id, Some(pod));
-    planner
 }

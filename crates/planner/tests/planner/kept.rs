@@ -1,0 +1,136 @@
+//! Places that are kept for jobs that others have passed for too long.
+
+use nvlink_planner::{Job, Millis, PodState};
+
+use crate::{
+    cluster::{job, pairs, switched},
+    fed::Fed,
+    waits::{pod, told},
+};
+
+const MINUTE: Millis = 60_000;
+const HOUR: Millis = 60 * MINUTE;
+
+/// Returns a pod that holds these GPUs since `since`.
+fn since(node: &str, gpus: &[u32], since: Millis) -> PodState {
+    PodState {
+        since,
+        ..pod(node, gpus, None)
+    }
+}
+
+/// A job of eight GPUs waits from the beginning, and a job of one arrives at `now`: reports
+/// whether it passes.
+fn passes(mut fed: Fed, now: Millis) -> bool {
+    fed.job("big", job(0, 8, 100));
+    fed.job("small", job(now, 1, 10));
+    let round = fed.round(now);
+    assert_eq!(fed.fresh().round(now), round);
+    !round.actions.is_empty()
+}
+
+/// Returns a node of which two pods hold six GPUs since these times.
+fn node(first: Millis, second: Millis) -> Fed {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    fed.pod("p", since("n", &[0, 1, 2], first));
+    fed.pod("q", since("n", &[3, 4, 5], second));
+    fed
+}
+
+#[test]
+fn a_job_is_passed_for_ten_times_as_long_as_the_jobs_that_pass_it_run() {
+    // The median of those that passed it had run for two minutes.
+    let turnover = || node(18 * MINUTE, 20 * MINUTE);
+    assert!(passes(turnover(), 20 * MINUTE - 1));
+    assert!(!passes(turnover(), 20 * MINUTE));
+    let mut fed = turnover();
+    fed.job("big", job(0, 8, 100));
+    assert_eq!(fed.round(15 * MINUTE).wake, Some(20 * MINUTE));
+}
+
+#[test]
+fn a_job_is_passed_for_ten_minutes_at_least_and_two_days_at_most() {
+    assert!(passes(node(1, 2), 10 * MINUTE - 1));
+    assert!(!passes(node(1, 2), 10 * MINUTE));
+    // Those that pass it run for a day.
+    assert!(passes(node(1, 24 * HOUR), 48 * HOUR - 1));
+    assert!(!passes(node(1, 24 * HOUR), 48 * HOUR));
+    // Pods that are older than the job have not passed it.
+    assert!(passes(node(-HOUR, -HOUR), 48 * HOUR - 1));
+    assert!(!passes(node(-HOUR, -HOUR), 48 * HOUR));
+}
+
+/// What users say of run times moves nothing: a job that says that it ends at once does not
+/// start on a place that is kept.
+#[test]
+fn a_kept_place_is_for_nobody_else_whatever_they_say() {
+    let mut fed = node(1, 2);
+    fed.node("o", switched());
+    fed.pod("r", since("o", &[0], -HOUR));
+    fed.job("big", job(0, 8, 100));
+    for at in 0..9 {
+        fed.job(&format!("small{at}"), job(1 + at, 1, 0));
+    }
+    let round = fed.round(10 * MINUTE);
+    let told = told(&round);
+    assert_eq!(round.actions.len(), 7, "{told}");
+    assert!(!told.contains("on n["), "{told}");
+    let explained = fed.explain("big", 10 * MINUTE).unwrap();
+    assert_eq!(explained.seats[0].node.as_deref(), Some("n"));
+    let holders: Vec<&str> = explained.holders.iter().map(|one| &*one.pod).collect();
+    assert_eq!(holders, ["p", "q"]);
+    // Nobody knows when these end.
+    assert_eq!(explained.waiting.eta, None);
+}
+
+#[test]
+fn one_place_is_kept_at_a_time_on_the_same_nodes() {
+    let mut fed = node(1, 2);
+    let mut other = switched();
+    other.sets = vec!["other".into()];
+    fed.node("o", other);
+    fed.pod("r", since("o", &[0], 1));
+    fed.node("b", pairs());
+    fed.pod("s", since("b", &[0], 1));
+    fed.job("big", job(0, 8, 100));
+    fed.job("four", job(0, 4, 100));
+    let elsewhere = Job {
+        class: "other".into(),
+        ..job(0, 8, 100)
+    };
+    fed.job("elsewhere", elsewhere);
+    let now = 10 * MINUTE;
+    let small = |class: &str, gpus| Job {
+        class: class.into(),
+        ..job(now, gpus, 10)
+    };
+    fed.job("small", small("class", 1));
+    fed.job("other", small("other", 1));
+    let round = fed.round(now);
+    // On b, where a job of four GPUs in one domain has no place anyway.
+    let told = told(&round);
+    assert!(told.starts_with("small on b["), "{told}");
+    assert_eq!(round.actions.len(), 1, "{told}");
+}
+
+/// The place is where the pods have run shortest, and stays there: after two days, those that
+/// start elsewhere are taken never to end.
+#[test]
+fn a_kept_place_stays_where_it_is() {
+    let mut fed = Fed::default();
+    for name in ["a", "b"] {
+        fed.node(name, switched());
+    }
+    fed.pod("long", since("a", &[0], 1));
+    fed.pod("short", since("b", &[0], 47 * HOUR));
+    fed.job("big", job(0, 8, 100));
+    let place = |fed: &mut Fed, now| {
+        let explained = fed.explain("big", now).unwrap();
+        explained.seats[0].node.clone().unwrap()
+    };
+    assert_eq!(&*place(&mut fed, 48 * HOUR), "b");
+    fed.pod("long", None);
+    fed.pod("new", since("a", &[0], 49 * HOUR));
+    assert_eq!(&*place(&mut fed, 50 * HOUR), "b");
+}
