@@ -97,10 +97,9 @@ fn explain_says_why_a_job_waits_and_what_would_help() {
 #[test]
 fn explain_offers_classes_that_one_may_use() {
     let mut objects = busy();
-    let mut two = waiting(pod("ml", "two", "high", 2, NOW));
-    // It cannot overtake: nobody knows how long it runs.
-    two["spec"]["priority"] = json!(-20);
-    objects.pods.objects.extend(Kind::of([two]).objects);
+    // The first of them takes the two GPUs that are free.
+    let two = ["one", "two"].map(|name| waiting(pod("ml", name, "high", 2, NOW)));
+    objects.pods.objects.extend(Kind::of(two).objects);
     let classes = |objects: &Objects| {
         let help = explained(objects, "ml", "two").help.unwrap();
         let classes = help.into_iter().filter(|one| one.change == "class");
