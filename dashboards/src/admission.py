@@ -169,7 +169,7 @@ def queue() -> list:
         ),
         panels.lines(
             "Releases by kind",
-            "Pods that left the queue. turn: in order. backfill: overtook without delaying anybody. worse: waiting for a better placement would have cost more. spread and rejected: they waited as long as queueTimeout; a class with many of them has too few GPUs.",
+            "Pods that left the queue. turn: in order. backfill: passed jobs that could not start there. worse: waiting for a better placement would have cost more. spread and rejected: they waited as long as queueTimeout; a class with many of them has too few GPUs.",
             [
                 (f"sum by (kind) (rate({releases}[$__rate_interval]))", "{{kind}}"),
                 (f"sum(rate({rejected}[$__rate_interval]))", "rejected"),

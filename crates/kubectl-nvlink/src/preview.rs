@@ -25,6 +25,7 @@ mod template;
 mod verdict;
 
 use inputs::Cluster;
+pub(crate) use inputs::read_class;
 use maker::Dress;
 use template::Template;
 use verdict::{Fit, Verdict};

@@ -7,11 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use nvlink_api::{class::Class, crd::domain_class::Order};
 use nvlink_runtime::stdout::print;
-use nvlink_simulation::{self as simulation, Cluster, Options, Progress, Trace};
+use nvlink_simulation::{self as simulation, Cluster, Options, Progress, Report, Rules, Trace};
+use serde_json::json;
 
-use crate::args::{ReportFormat, SimulateArgs};
+use crate::{
+    args::{ReportFormat, SimulateArgs},
+    preview::read_class,
+};
 
 /// How long a simulation runs before it reports how far it is.
 const QUIET: Duration = Duration::from_secs(2);
@@ -25,35 +30,87 @@ const SELDOM: Duration = Duration::from_secs(20);
 /// # Errors
 /// When the trace is invalid, or a file cannot be read or written.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let trace = read(&args.trace)?;
-    let cluster = Cluster::new(&args.cluster).context("cannot build the cluster")?;
-    let mut meter = Meter::new();
+    ensure!(
+        args.plot.is_none() || args.cluster.len() == 1,
+        "--plot draws one cluster: give --cluster once"
+    );
+    let class = args.class.as_deref().map(read_class).transpose()?;
     let options = Options {
         seed: args.seed,
         communication_share: args.communication_share,
+        rules: class.as_ref().map(rules).transpose()?.unwrap_or_default(),
     };
-    let report = simulation::run(&trace, &cluster, options, &mut |progress| {
-        meter.show(progress);
-    });
-    meter.clear();
-    let report = report?;
-    if let Some(path) = &args.plot {
-        let written = fs::write(path, simulation::plot(&report));
+    let trace = read(&args.trace)?;
+    let reports = replay(args, &trace, &options)?;
+    if let (Some(path), Some(report)) = (&args.plot, reports.first()) {
+        let written = fs::write(path, simulation::plot(report));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let notes = notes(&trace);
+    let mut notes = notes(&trace);
+    notes.extend(class.map(|class| {
+        let name = class.name;
+        format!("note: all jobs have class {name}; its access, nodes and bandwidth do not count")
+    }));
     match args.output {
         ReportFormat::Table => {
             let notes = notes.iter().map(|note| format!("{note}\n"));
-            print(&(simulation::table(&report) + &notes.collect::<String>()))?;
+            print(&(tables(&reports) + &notes.collect::<String>()))?;
         }
         ReportFormat::Json => {
             notes.iter().for_each(|note| eprintln!("{note}"));
-            let json = serde_json::to_string_pretty(&report.document());
+            let clusters: Vec<_> = reports.iter().map(Report::document).collect();
+            let json = serde_json::to_string_pretty(&json!({ "clusters": clusters }));
             print(&(json.context("cannot write JSON")? + "\n"))?;
         }
     }
     Ok(())
+}
+
+/// Replays the trace on each cluster.
+fn replay(args: &SimulateArgs, trace: &Trace, options: &Options) -> anyhow::Result<Vec<Report>> {
+    let mut meter = Meter::new();
+    let mut reports = Vec::with_capacity(args.cluster.len());
+    for spec in &args.cluster {
+        let cluster = Cluster::new(spec).context("cannot build the cluster")?;
+        let name = (args.cluster.len() > 1).then(|| spec.to_string());
+        let report = simulation::run(trace, &cluster, options, &mut |progress| {
+            meter.show(name.as_deref(), progress);
+        });
+        meter.clear();
+        reports.push(report?);
+    }
+    Ok(reports)
+}
+
+/// Returns the table of each cluster and, of several, one that compares them.
+fn tables(reports: &[Report]) -> String {
+    if let [report] = reports {
+        return simulation::table(report);
+    }
+    let mut text = String::new();
+    for report in reports {
+        text += &format!("{}: {}\n", report.cluster, simulation::table(report));
+    }
+    text + &simulation::clusters(reports)
+}
+
+/// Returns what the queue does with the jobs of a class.
+fn rules(class: &Class) -> anyhow::Result<Rules> {
+    let queue = class.queue.as_ref().with_context(|| {
+        format!(
+            "class {} does not queue: set spec.placement.whenUnavailable to Queue",
+            class.name
+        )
+    })?;
+    let then = nvlink_queue::on_timeout(queue.on_timeout);
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    Ok(Rules {
+        class: nvlink_queue::rules(class),
+        fair_share: queue.order == Order::FairShare,
+        scope: class.scope,
+        gang_scope: class.gang_scope,
+        timeout: queue.timeout.map(|timeout| (millis(timeout), then)),
+    })
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {
@@ -104,7 +161,7 @@ impl Meter {
         }
     }
 
-    fn show(&mut self, progress: Progress) {
+    fn show(&mut self, cluster: Option<&str>, progress: Progress) {
         let now = Instant::now();
         if now < self.next {
             return;
@@ -115,7 +172,9 @@ impl Meter {
             ended,
             jobs,
         } = progress;
-        let text = format!("{}: {ended} of {jobs} jobs", policy.into_str());
+        let on = cluster.map(|cluster| format!(" on {cluster}"));
+        let on = on.unwrap_or_default();
+        let text = format!("{}{on}: {ended} of {jobs} jobs", policy.into_str());
         // A terminal that is gone needs no report.
         let _ = match self.terminal {
             true => write!(io::stderr(), "\r\x1b[K{text}"),

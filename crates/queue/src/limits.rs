@@ -115,7 +115,7 @@ impl Limits {
 
     /// Returns how long the pod will run if it starts at `start`, `past` being the past runs of
     /// the same job; `None` if nothing is known. Its author's word counts unless most past runs
-    /// took longer: short jobs overtake, so nobody gains by saying less.
+    /// took longer, so nobody gains by saying less.
     #[must_use]
     pub fn estimate(&self, past: Option<Spread>, start: Timestamp) -> Option<Estimate> {
         let left = self

@@ -39,7 +39,7 @@ pub fn why(why: &Why) -> String {
     match *why {
         Why::Turn => "it was its turn".to_owned(),
         Why::Backfill { ahead } => format!(
-            "it overtook {} on GPUs that they do not need",
+            "it passed {} that could not start there",
             count(ahead, "waiting job")
         ),
         Why::Worse { wait, longer, .. } => format!(

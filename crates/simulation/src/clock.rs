@@ -46,7 +46,7 @@ pub(crate) struct Started {
     pub(crate) seats: Vec<Seat>,
 }
 
-/// Replays all jobs. Returns the start of each. `length` says how long a job runs on the GPUs that it
+/// Replays all jobs. Returns the start of each; `None` for those that the scheduler rejected. `length` says how long a job runs on the GPUs that it
 /// got, and `progress` gets the number of ended jobs.
 pub(crate) fn replay(
     entries: &[Entry<'_>],
@@ -54,9 +54,9 @@ pub(crate) fn replay(
     scheduler: &mut dyn Scheduler,
     length: &mut dyn FnMut(usize, &[Seat]) -> Millis,
     progress: &mut dyn FnMut(usize),
-) -> Result<Vec<Started>, Inconsistent> {
+) -> Result<Vec<Option<Started>>, Inconsistent> {
     let mut account = Account::new(entries, cluster);
-    let (mut arrived, mut ended, mut idle) = (0, 0, 0);
+    let (mut arrived, mut ended, mut rejected, mut idle) = (0, 0, 0, 0);
     let mut ends = BinaryHeap::new();
     let mut woken = None;
     while ended < entries.len() {
@@ -80,7 +80,10 @@ pub(crate) fn replay(
             arrived += 1;
         }
         let starts = scheduler.round(now);
-        idle = if starts.is_empty() && ends.is_empty() {
+        let gone = scheduler.rejected();
+        ended += gone.len();
+        rejected += gone.len();
+        idle = if starts.is_empty() && gone.is_empty() && ends.is_empty() {
             idle + 1
         } else {
             0
@@ -100,8 +103,11 @@ pub(crate) fn replay(
             .filter(|&at| at > now && idle < MOST_IDLE_ROUNDS);
         progress(ended);
     }
-    let started: Option<Vec<_>> = account.started.into_iter().collect();
-    started.ok_or_else(|| Inconsistent::new("a job never ran".to_owned()))
+    let started = account.started;
+    match started.iter().filter(|start| start.is_none()).count() {
+        never if never == rejected => Ok(started),
+        _ => Err(Inconsistent::new("a job never ran".to_owned())),
+    }
 }
 
 /// Who holds what.

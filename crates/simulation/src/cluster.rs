@@ -1,6 +1,6 @@
 //! The cluster of a simulation: nodes of known hardware.
 
-use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use nvlink_planner::Name;
 use nvlink_topology::{
@@ -41,6 +41,16 @@ pub enum BadCluster {
     TooMany,
 }
 
+impl fmt::Display for ClusterSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self
+            .0
+            .iter()
+            .map(|(profile, count)| format!("{}={count}", profile.name));
+        f.write_str(&parts.collect::<Vec<_>>().join(","))
+    }
+}
+
 impl FromStr for ClusterSpec {
     type Err = BadCluster;
 
@@ -73,6 +83,7 @@ impl FromStr for ClusterSpec {
 /// The nodes of a simulation.
 #[derive(Clone, Debug)]
 pub struct Cluster {
+    pub(crate) spec: ClusterSpec,
     /// The hardware of the nodes.
     pub(crate) kinds: Vec<Kind>,
     /// The nodes.
@@ -111,6 +122,7 @@ impl Cluster {
     /// Never for the profiles of [`profile::profiles`].
     pub fn new(spec: &ClusterSpec) -> Result<Self, Invalid> {
         let mut cluster = Self {
+            spec: spec.clone(),
             kinds: Vec::new(),
             nodes: Vec::new(),
             largest_domain: 1,

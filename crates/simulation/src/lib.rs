@@ -13,12 +13,14 @@
 mod baseline;
 mod clock;
 mod cluster;
+mod comparison;
 mod error;
 mod estimates;
 mod plot;
 mod queue;
 mod rating;
 mod row;
+mod rules;
 mod scheduler;
 mod summary;
 mod table;
@@ -35,8 +37,10 @@ use summary::seconds;
 
 pub use clock::Inconsistent;
 pub use cluster::{BadCluster, Cluster, ClusterSpec};
+pub use comparison::clusters;
 pub use error::TraceError;
 pub use plot::plot;
+pub use rules::Rules;
 pub use scheduler::Policy;
 pub use summary::{OfSize, Outcome, Ran, Report, Summary};
 pub use table::table;
@@ -54,7 +58,7 @@ pub struct Progress {
 }
 
 /// What a simulation depends on, besides the trace and the cluster.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Decides what is arbitrary.
     pub seed: u64,
@@ -62,6 +66,8 @@ pub struct Options {
     /// from 0 to 1. On other GPUs this part takes longer or shorter by the cost model, under every
     /// policy; the rest takes as long.
     pub communication_share: f64,
+    /// The class of all jobs, for [`Policy::NvlinkDomains`].
+    pub rules: Rules,
 }
 
 /// Replays `trace` on `cluster` under each policy; equal arguments give equal reports. `progress` is
@@ -72,7 +78,7 @@ pub struct Options {
 pub fn run(
     trace: &Trace,
     cluster: &Cluster,
-    options: Options,
+    options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Inconsistent> {
     let demanded = trace.jobs.iter().map(|job| (job, cluster.demand(job)));
@@ -107,7 +113,7 @@ pub fn run(
 struct Simulation<'a> {
     cluster: &'a Cluster,
     entries: &'a [Entry<'a>],
-    options: Options,
+    options: &'a Options,
     ratings: Ratings<'a>,
     /// The costs of the jobs under [`Policy::Packed`], once it has run.
     packed: Vec<f64>,
@@ -119,13 +125,10 @@ impl Simulation<'_> {
         policy: Policy,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, Inconsistent> {
-        let Options {
-            seed,
-            communication_share: share,
-        } = self.options;
+        let (seed, share) = (self.options.seed, self.options.communication_share);
         let (cluster, entries) = (self.cluster, self.entries);
         let mut scheduler: Box<dyn Scheduler> = match policy {
-            Policy::NvlinkDomains => Box::new(Queue::new(cluster, entries)),
+            Policy::NvlinkDomains => Box::new(Queue::new(cluster, entries, &self.options.rules)),
             _ => Box::new(Baseline::new(policy, cluster, entries, seed)),
         };
         let mut report = |ended| {
@@ -148,17 +151,22 @@ impl Simulation<'_> {
         };
         let ran = clock::replay(entries, cluster, &mut *scheduler, &mut length, &mut report);
         let ran = ran.map_err(|error| error.of(policy))?;
+        let rejected = ran.iter().filter(|start| start.is_none()).count();
         let ran = ran.iter().zip(entries).enumerate();
-        let ran = ran.map(|(number, (start, entry))| {
-            let mut ran = self.ratings.rate(entry, start);
+        let ran = ran.filter_map(|(number, (start, entry))| {
+            let mut ran = self.ratings.rate(entry, start.as_ref()?);
             let packed = self.packed.get(number).copied().unwrap_or(ran.cost);
             if packed > 0.0 {
                 ran.communicated = seconds(entry.job.duration) * share * ran.cost / packed;
             }
-            ran
+            Some(ran)
         });
         let ran = ran.collect();
-        Ok(Outcome { policy, ran })
+        Ok(Outcome {
+            policy,
+            ran,
+            rejected,
+        })
     }
 }
 

@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 
 use nvlink_planner::{
-    Action, Availability, Job, Member, Millis, Name, NodeState, Planner, PodState, Release,
-    Settings,
+    Action, Availability, Deadline, Job, Member, Millis, Name, NodeState, OnTimeout, Planner,
+    PodState, Reason, Release, Settings, Waiting,
 };
-use nvlink_topology::{GpuSet, Scope};
+use nvlink_topology::GpuSet;
 
 use crate::{
     cluster::{Cluster, ZONE},
     estimates::Estimates,
+    rules::Rules,
     scheduler::{Entry, Scheduler, Seat, Start},
 };
 
-/// The one class of the simulation: its settings are the defaults.
+/// The one class of the simulation.
 const CLASS: &str = "simulation";
 
 /// The planner, fed with what happens.
@@ -22,6 +23,7 @@ pub(crate) struct Queue<'a> {
     planner: Planner,
     cluster: &'a Cluster,
     entries: &'a [Entry<'a>],
+    rules: &'a Rules,
     class: Name,
     /// The jobs' ids, which sort as the entries do.
     ids: Vec<Name>,
@@ -31,16 +33,20 @@ pub(crate) struct Queue<'a> {
     pods: HashMap<usize, Vec<Name>>,
     estimates: Estimates,
     wake: Option<Millis>,
+    /// The jobs that will never start, and that the clock has not yet got.
+    rejected: Vec<usize>,
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>]) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>], rules: &'a Rules) -> Self {
         let class = Name::from(CLASS);
         let mut planner = Planner::new(Settings {
             // Nobody reads when a job is expected to start.
             depth: 0,
+            fair_share: rules.fair_share,
             ..Settings::default()
         });
+        planner.class(&class, Some(rules.class.clone()));
         let mut nodes = HashMap::new();
         for (number, node) in cluster.nodes.iter().enumerate() {
             planner.node(&node.name, Some(state(cluster, number, &class)));
@@ -54,6 +60,7 @@ impl<'a> Queue<'a> {
             planner,
             cluster,
             entries,
+            rules,
             class,
             ids,
             numbers,
@@ -61,7 +68,20 @@ impl<'a> Queue<'a> {
             pods: HashMap::new(),
             estimates: Estimates::default(),
             wake: None,
+            rejected: Vec::new(),
         }
+    }
+
+    fn reject(&mut self, job: &Name) {
+        self.planner.job(job, None);
+        self.rejected.extend(self.numbers.get(job));
+    }
+
+    /// Reports whether a job waits for what the cluster does not have, and will not start
+    /// elsewhere: its users would give up.
+    fn is_hopeless(&self, waiting: &Waiting) -> bool {
+        let never = matches!(waiting.reason, Reason::Never | Reason::NeverTogether { .. });
+        never && !matches!(self.rules.timeout, Some((_, OnTimeout::Spread)))
     }
 
     /// Carries out a release.
@@ -131,6 +151,15 @@ impl Scheduler for Queue<'_> {
     fn arrive(&mut self, number: usize) {
         let entry = &self.entries[number];
         let Entry { job, demand } = entry;
+        // Admission refuses what no quota holds.
+        if self
+            .rules
+            .class
+            .max_gpus_per_project
+            .is_some_and(|most| job.gpus > most)
+        {
+            return self.rejected.push(number);
+        }
         let member = |rank| Member {
             pod: format!("{}.{rank}", self.ids[number]).into(),
             gpus: demand.gpus,
@@ -146,11 +175,14 @@ impl Scheduler for Queue<'_> {
             members: (0..demand.pods).map(member).collect(),
             complete: true,
             pattern: job.pattern,
-            scope: Scope::Node,
-            gang_scope: Scope::Cluster,
+            scope: self.rules.scope,
+            gang_scope: self.rules.gang_scope,
             within: Vec::new(),
             duration: self.estimates.of(job),
-            deadline: None,
+            deadline: self.rules.timeout.map(|(timeout, then)| Deadline {
+                at: job.time.saturating_add(timeout),
+                then,
+            }),
             seats: Vec::new(),
             released: 0,
         };
@@ -170,11 +202,22 @@ impl Scheduler for Queue<'_> {
         self.wake = round.wake;
         let mut starts = Vec::new();
         for action in &round.actions {
-            if let Action::Release(release) = action {
-                starts.extend(self.release(release, now));
+            match action {
+                Action::Release(release) => starts.extend(self.release(release, now)),
+                Action::Reject(reject) => self.reject(&reject.job),
+                Action::GiveBack(_) => {}
+            }
+        }
+        for waiting in &round.waiting {
+            if self.is_hopeless(waiting) {
+                self.reject(&waiting.job);
             }
         }
         starts
+    }
+
+    fn rejected(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.rejected)
     }
 
     fn wake(&self) -> Option<Millis> {

@@ -57,6 +57,10 @@ pub(crate) trait Scheduler {
     fn end(&mut self, entry: usize, ran: Millis);
     /// Returns what starts now.
     fn round(&mut self, now: Millis) -> Vec<Start>;
+    /// Returns the jobs that will never start, since the latest call.
+    fn rejected(&mut self) -> Vec<usize> {
+        Vec::new()
+    }
     /// Returns when the answer may change although no job arrives or ends.
     fn wake(&self) -> Option<Millis> {
         None

@@ -67,6 +67,8 @@ pub struct Outcome {
     pub policy: Policy,
     /// The jobs, in the order of their arrival; those that were rejected are not there.
     pub ran: Vec<Ran>,
+    /// The number of jobs that the class let wait no longer, or that it can never hold.
+    pub rejected: usize,
 }
 
 /// What a simulation found.
@@ -76,6 +78,8 @@ pub struct Report {
     pub jobs: usize,
     /// The number of jobs that the empty cluster could not hold.
     pub rejected: usize,
+    /// The cluster, as its specification says it.
+    pub cluster: String,
     /// The number of nodes.
     pub nodes: usize,
     /// The number of GPUs.
@@ -95,7 +99,8 @@ pub struct Summary {
     pub name: &'static str,
     /// The number of jobs of the trace.
     pub jobs: usize,
-    /// The number of them that the empty cluster could not hold, so that they never ran.
+    /// The number of them that never ran: the empty cluster could not hold them, or the class
+    /// rejected them.
     pub rejected: usize,
     /// From arrival to start.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,6 +142,8 @@ pub struct Waits {
     pub p95: f64,
     /// The 99th percentile.
     pub p99: f64,
+    /// The longest.
+    pub max: f64,
 }
 
 impl Waits {
@@ -146,6 +153,7 @@ impl Waits {
             p50: all.percentile(50),
             p95: all.percentile(95),
             p99: all.percentile(99),
+            max: all.percentile(100),
         }
     }
 }
@@ -186,9 +194,12 @@ pub struct Quality {
     pub p5: f64,
 }
 
-/// The document of `--output json`.
+/// A cluster in the document of `--output json`.
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
+    cluster: &'a str,
+    nodes: usize,
+    gpus: usize,
     policies: Vec<Summary>,
 }
 
@@ -202,6 +213,7 @@ impl Report {
         Self {
             jobs: trace.jobs.len(),
             rejected,
+            cluster: cluster.spec.to_string(),
             nodes: cluster.nodes(),
             gpus: cluster.gpus(),
             outcomes,
@@ -215,15 +227,20 @@ impl Report {
         self.outcomes.iter().map(summary).collect()
     }
 
-    /// Returns the report for programs: an object with the key `policies`.
+    /// Returns the report for programs: an object with the cluster and, for each of the
+    /// `policies`, its figures.
     #[must_use]
     pub fn document(&self) -> impl Serialize {
         Document {
+            cluster: &self.cluster,
+            nodes: self.nodes,
+            gpus: self.gpus,
             policies: self.summaries(),
         }
     }
 
-    fn summary(&self, Outcome { policy, ran }: &Outcome) -> Summary {
+    fn summary(&self, outcome: &Outcome) -> Summary {
+        let (policy, ran) = (outcome.policy, &outcome.ran);
         let waits = Sorted::of(ran.iter().map(Ran::wait));
         let communication = Sorted::of(ran.iter().filter_map(Ran::communication));
         let communicating = ran.iter().filter(|one| one.communicates);
@@ -239,7 +256,7 @@ impl Report {
         Summary {
             name: policy.into_str(),
             jobs: self.jobs,
-            rejected: self.rejected,
+            rejected: self.rejected + outcome.rejected,
             wait_seconds: waits.as_ref().map(Waits::of),
             communication_seconds: communication.as_ref().map(Communication::of),
             turnaround_seconds: Sorted::of(ran.iter().map(Ran::turnaround)).map(|all| Turnaround {

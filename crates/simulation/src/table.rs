@@ -1,12 +1,10 @@
 //! The report as a table for people.
 
 use crate::{
-    summary::{Report, Summary, Waits},
-    words::{counted, duration, number, percent, short},
+    comparison::policies,
+    summary::{Report, Summary},
+    words::{counted, duration, number, percent, short, wrapped},
 };
-
-/// Columns of a terminal.
-const WIDTH: usize = 80;
 
 /// Returns the report as a table with a column for each policy, and in words what the first
 /// policy gains and loses against the others. No line is wider than 80 columns.
@@ -34,7 +32,7 @@ pub fn table(report: &Report) -> String {
     }
     text += "\n";
     text += &by_size(&summaries);
-    for sentence in comparison(&summaries) {
+    for sentence in policies(&summaries) {
         text += &wrapped(&sentence);
     }
     text
@@ -42,7 +40,7 @@ pub fn table(report: &Report) -> String {
 
 type Value = fn(&Summary) -> Option<String>;
 
-fn rows() -> [(&'static str, Value); 12] {
+fn rows() -> [(&'static str, Value); 13] {
     [
         ("wait, mean", |one| {
             one.wait_seconds.map(|wait| duration(wait.mean))
@@ -55,6 +53,9 @@ fn rows() -> [(&'static str, Value); 12] {
         }),
         ("wait, 99 % within", |one| {
             one.wait_seconds.map(|wait| duration(wait.p99))
+        }),
+        ("wait, longest", |one| {
+            one.wait_seconds.map(|wait| duration(wait.max))
         }),
         ("1 GiB, mean", |one| {
             one.communication_seconds.map(|time| short(time.mean))
@@ -116,6 +117,9 @@ fn by_size(summaries: &[Summary]) -> String {
         text += &row(&name("95 %"), summaries, |one| {
             Some(duration(of(one)?.wait_seconds.p95))
         });
+        text += &row(&name("longest"), summaries, |one| {
+            Some(duration(of(one)?.wait_seconds.max))
+        });
         if size.communication_seconds.is_some() {
             text += &row(&name("1 GiB"), summaries, |one| {
                 Some(short(of(one)?.communication_seconds?.mean))
@@ -134,74 +138,4 @@ fn row(name: &str, summaries: &[Summary], value: impl Fn(&Summary) -> Option<Str
         .trim_end()
         .to_owned()
         + "\n"
-}
-
-/// Says what the first policy gains and loses against each of the others.
-fn comparison(summaries: &[Summary]) -> Vec<String> {
-    let Some((own, others)) = summaries.split_first() else {
-        return Vec::new();
-    };
-    let against = |other: &Summary| {
-        let times = own.communication_seconds.zip(other.communication_seconds);
-        let communication = times.map(|(own, other)| {
-            let change = own.mean / other.mean - 1.0;
-            match percent(change.abs()) {
-                same if same == percent(0.0) => "communication takes as long".to_owned(),
-                share if change < 0.0 => format!("communication takes {share} less time"),
-                share => format!("communication takes {share} more time"),
-            }
-        });
-        let both = own.wait_seconds.zip(other.wait_seconds);
-        let waits = both.map(|(own, other)| waits(&own, &other));
-        let parts: Vec<String> = communication.into_iter().chain(waits).collect();
-        let (own, other) = (own.name, other.name);
-        (!parts.is_empty()).then(|| format!("{own} against {other}: {}.", parts.join("; ")))
-    };
-    others.iter().filter_map(against).collect()
-}
-
-/// Says which waits are shorter and which are longer than others.
-fn waits(own: &Waits, other: &Waits) -> String {
-    let figures = [
-        ("on average", own.mean, other.mean),
-        ("median", own.p50, other.p50),
-        ("95 % within", own.p95, other.p95),
-        ("99 % within", own.p99, other.p99),
-    ];
-    let list = |is: fn(f64, f64) -> bool| {
-        let some = figures
-            .iter()
-            .filter(|(_, own, other)| duration(*own) != duration(*other) && is(*own, *other));
-        let some = some.map(|(what, own, other)| {
-            format!("{what} {} instead of {}", duration(*own), duration(*other))
-        });
-        some.collect::<Vec<_>>().join(", ")
-    };
-    let longer = list(|own, other| own > other);
-    let shorter = list(|own, other| own < other);
-    match (longer.is_empty(), shorter.is_empty()) {
-        (true, true) => "jobs wait as long".to_owned(),
-        (false, true) => format!("jobs wait longer: {longer}"),
-        (true, false) => format!("jobs wait shorter: {shorter}"),
-        (false, false) => format!("some wait longer: {longer}; others shorter: {shorter}"),
-    }
-}
-
-/// Breaks a sentence into lines.
-fn wrapped(sentence: &str) -> String {
-    let mut text = String::new();
-    let mut width = 0;
-    for word in sentence.split(' ') {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > WIDTH {
-            text.push('\n');
-            width = 0;
-        } else if width > 0 {
-            text.push(' ');
-            width += 1;
-        }
-        text += word;
-        width += length;
-    }
-    text + "\n"
 }

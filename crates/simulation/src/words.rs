@@ -1,5 +1,8 @@
 //! Figures as people read them.
 
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+
 /// Returns a duration with two units at most: `850 ms`, `42 s`, `3m 20s`, `2h 5m`, `3d 4h`.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds == 0.0 {
@@ -62,4 +65,23 @@ pub(crate) fn number(number: usize) -> String {
 pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", number(count))
+}
+
+/// Breaks a sentence into lines.
+pub(crate) fn wrapped(sentence: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in sentence.split(' ') {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            text.push('\n');
+            width = 0;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text += word;
+        width += length;
+    }
+    text + "\n"
 }

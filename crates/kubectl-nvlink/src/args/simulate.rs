@@ -14,6 +14,10 @@ Examples:
     kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --communication-share 0.25
   For programs, and as a picture:
     kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
+  Would four more nodes with bridges do?
+    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --cluster dgx-h100=4,a100-pcie-pairs=4
+  With the scope, the order and the time limits of a class:
+    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --class class.yaml
 
 A trace:
   time,gpus,duration,project
@@ -35,12 +39,21 @@ pub struct SimulateArgs {
     #[arg(env = "NVLINK_WEBHOOK_TRACE", value_name = "TRACE")]
     pub trace: PathBuf,
     /// The nodes: profiles of nvlink-exporter's simulator, and how many of each.
+    ///
+    /// Repeat it to compare clusters.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_SIMULATE_CLUSTER",
-        value_name = "PROFILE=COUNT,…"
+        value_name = "PROFILE=COUNT,…",
+        required = true
     )]
-    pub cluster: ClusterSpec,
+    pub cluster: Vec<ClusterSpec>,
+    /// The class of all jobs: a file with a DomainClass whose pods wait in the queue.
+    ///
+    /// The simulation goes by its scopes, order, time limits, waiting cost and quota. Without it, the
+    /// settings are the defaults, except that a job may be anywhere on its node.
+    #[arg(long, env = "NVLINK_WEBHOOK_SIMULATE_CLASS", value_name = "FILE")]
+    pub class: Option<PathBuf>,
     /// Decides what is arbitrary: equal arguments give equal output.
     #[arg(
         long,

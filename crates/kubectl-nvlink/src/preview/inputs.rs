@@ -128,6 +128,21 @@ impl Cluster {
     }
 }
 
+/// Returns the class of a file that has one DomainClass and nothing else.
+///
+/// # Errors
+/// When it cannot be read, is invalid, or has other objects.
+pub(crate) fn read_class(path: &Path) -> anyhow::Result<Class> {
+    let name = files::display(path);
+    let documents = flatten(files::documents(path)?);
+    match &documents[..] {
+        [document] if text(document, &["kind"]) == "DomainClass" => {
+            class(document).with_context(|| name)
+        }
+        _ => bail!("{name}: expected one DomainClass and no other object"),
+    }
+}
+
 fn class(document: &Value) -> anyhow::Result<Class> {
     ensure!(
         text(document, &["apiVersion"]) == API_VERSION,

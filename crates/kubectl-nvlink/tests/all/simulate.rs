@@ -60,8 +60,10 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
         let keys = value.as_object().unwrap().keys();
         keys.cloned().collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(keys(&report), "policies");
-    let policies = report["policies"].as_array().unwrap();
+    assert_eq!(keys(&report), "clusters");
+    let cluster = &report["clusters"][0];
+    assert_eq!(keys(cluster), "cluster gpus nodes policies");
+    let policies = cluster["policies"].as_array().unwrap();
     let names: Vec<_> = policies
         .iter()
         .map(|one| one["name"].as_str().unwrap())
@@ -73,7 +75,7 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
             "bySize communicationSeconds crossDomainJobs gpuHours jobs lostGpuHours \
              makespanSeconds name quality rejected turnaroundSeconds utilization waitSeconds"
         );
-        assert_eq!(keys(&one["waitSeconds"]), "mean p50 p95 p99");
+        assert_eq!(keys(&one["waitSeconds"]), "max mean p50 p95 p99");
         assert_eq!(keys(&one["communicationSeconds"]), "mean p95");
         assert_eq!(keys(&one["quality"]), "mean p5");
         assert_eq!((&one["jobs"], &one["rejected"]), (&4.into(), &0.into()));
@@ -90,7 +92,7 @@ fn all_to_all_over_a_fabric_is_as_fast_as_within_one_node() {
         let trace = format!("time,gpus,duration,pattern\n0,{gpus},100,all-to-all\n");
         let done = simulate(&trace, &["--output", "json", "--cluster", cluster]);
         let report: Value = serde_json::from_slice(&done.stdout).unwrap();
-        report["policies"][0]["communicationSeconds"]["mean"]
+        report["clusters"][0]["policies"][0]["communicationSeconds"]["mean"]
             .as_f64()
             .unwrap()
     };
@@ -137,4 +139,95 @@ fn errors_are_one_line_that_names_file_line_and_column() {
     assert!(text(&missing.stderr).starts_with("error: /nonexistent.csv: No such file"));
     let wrong = simulate(TRACE, &["--cluster", "dgx=1"]);
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+const CLASS: &str = "\
+apiVersion: nvlink-domains.io/v1alpha1
+kind: DomainClass
+metadata: {name: pairs}
+spec:
+  placement: {scope: nvlink-domain, whenUnavailable: Queue, queueTimeout: 1m}
+";
+
+/// Returns what `simulate` prints with a class.
+fn with_class(trace: &str, class: &str, more: &[&str]) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("class.yaml");
+    fs::write(&path, class).unwrap();
+    let more: Vec<&str> = more
+        .iter()
+        .copied()
+        .chain(["--class", path.to_str().unwrap()])
+        .collect();
+    simulate(trace, &more)
+}
+
+/// The second job waits for a pair, and the fourth longer than it may; no pair ever holds the
+/// third.
+#[test]
+fn a_class_says_scope_and_time_limits() {
+    let trace = "time,gpus,duration\n0,2,50\n0,2,1000\n1,2,10\n2,4,10\n3,2,10\n";
+    let done = with_class(trace, CLASS, &["--output", "json"]);
+    assert!(done.status.success(), "{done:?}");
+    let note = "note: all jobs have class pairs; its access, nodes and bandwidth do not count\n";
+    assert_eq!(text(&done.stderr), note);
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let [own, _, packed, _] = &report["clusters"][0]["policies"].as_array().unwrap()[..] else {
+        panic!("{report}")
+    };
+    assert_eq!(
+        (&own["rejected"], &packed["rejected"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(own["waitSeconds"]["max"], 57.0);
+    let table = with_class(trace, CLASS, &[]);
+    let table = text(&table.stdout).replace('\n', " ");
+    assert!(
+        table.contains("nvlink-domains rejects 1 job that others run"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_class_that_does_not_queue_or_is_not_one_is_an_error() {
+    let pending = CLASS.replace(", whenUnavailable: Queue, queueTimeout: 1m", "");
+    let done = with_class(TRACE, &pending, &[]);
+    let expected =
+        "error: class pairs does not queue: set spec.placement.whenUnavailable to Queue\n";
+    assert_eq!(
+        (done.status.code(), text(&done.stderr)),
+        (Some(1), expected)
+    );
+    let done = with_class(TRACE, "kind: Pod\n", &[]);
+    let wanted = "class.yaml: expected one DomainClass and no other object\n";
+    assert!(text(&done.stderr).ends_with(wanted), "{done:?}");
+}
+
+#[test]
+fn several_clusters_are_compared() {
+    let two = [
+        "--cluster",
+        "rtx-a6000-pairs=1",
+        "--cluster",
+        "rtx-a6000-pairs=1,l40s=2",
+    ];
+    let done = simulate(TRACE, &two);
+    let table = text(&done.stdout);
+    assert!(
+        table.starts_with("rtx-a6000-pairs=1: 4 jobs on 4 GPUs of 1 node\n"),
+        "{table}"
+    );
+    assert!(
+        table.contains("rtx-a6000-pairs=1,l40s=2: 4 jobs on"),
+        "{table}"
+    );
+    let comparison = table.split_once("Under nvlink-domains:\n").unwrap().1;
+    let comparison = comparison.split_once("note:").unwrap().0;
+    crate::fixture::check_golden("simulate/clusters.txt", comparison);
+    let plot = [&two[..], &["--plot", "/nonexistent/plot.svg"]].concat();
+    let done = simulate(TRACE, &plot);
+    assert!(
+        text(&done.stderr).contains("--plot draws one cluster"),
+        "{done:?}"
+    );
 }

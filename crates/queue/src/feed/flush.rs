@@ -12,6 +12,7 @@ use super::{
     job::{Context, Pods, Waits},
     load, node,
 };
+use crate::rules;
 
 impl Feed {
     /// Tells the planner what has changed.
@@ -58,21 +59,7 @@ impl Feed {
         });
         for name in changed {
             let class = self.classes.get(name).and_then(|class| class.as_ref().ok());
-            let rules = class.map(|class| planner::Class {
-                max_gpus_per_project: class
-                    .queue
-                    .as_ref()
-                    .and_then(|queue| queue.max_gpus_per_project),
-                broken: class.broken_gpus,
-                one_host: class.shared_host,
-                without_fabrics: class.without_fabrics(),
-                waiting_factor: class
-                    .queue
-                    .as_ref()
-                    .and_then(|queue| queue.waiting_cost_percent)
-                    .map(|percent| f64::from(percent) / 100.0),
-            });
-            planner.class(&name.as_str().into(), rules);
+            planner.class(&name.as_str().into(), class.map(|class| rules(class)));
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     dra::{CLAIMABLE, serving},
     entry::{Entry, Expected, Pause},
 };
-use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, past::Past};
+use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
 
 /// The pods of a job, in the order of their names.
 pub(super) struct Pods<'a>(pub(super) Vec<(&'a Name, &'a Entry)>);
@@ -268,10 +268,7 @@ fn deadline(
     let timeout = i64::try_from(first.timeout?.as_millis()).ok()?;
     Some(Deadline {
         at: oldest?.saturating_add(timeout),
-        then: match waits?.then {
-            OnQueueTimeout::Reject => OnTimeout::Reject,
-            OnQueueTimeout::Spread => OnTimeout::Spread,
-        },
+        then: on_timeout(waits?.then),
     })
 }
 

@@ -177,7 +177,7 @@ impl QueueMetrics {
         );
         registry.register(
             "releases",
-            "Pods that left the queue for a node, by class and by why: turn, it was their turn; backfill, they overtook others on GPUs that these do not need; worse, a better placement was not worth the wait; rejoin, to a gang that runs; spread, outside a domain after queueTimeout; unqueued, their class does not queue any more; resumed, an earlier leader had begun to release their gang",
+            "Pods that left the queue for a node, by class and by why: turn, it was their turn; backfill, they passed others that could not start there; worse, a better placement was not worth the wait; rejoin, to a gang that runs; spread, outside a domain after queueTimeout; unqueued, their class does not queue any more; resumed, an earlier leader had begun to release their gang",
             self.releases.clone(),
         );
         registry.register(

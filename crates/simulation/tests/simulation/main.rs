@@ -8,7 +8,7 @@ mod policies;
 mod properties;
 mod trace;
 
-use nvlink_simulation::{Cluster, Options, Outcome, Policy, Report, Trace, run};
+use nvlink_simulation::{Cluster, Options, Outcome, Policy, Report, Rules, Trace, run};
 
 fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes()).unwrap()
@@ -23,11 +23,12 @@ fn options(seed: u64) -> Options {
     Options {
         seed,
         communication_share: 0.0,
+        rules: Rules::default(),
     }
 }
 
 fn simulate(trace: &str, on: &str) -> Report {
-    run(&read(trace), &cluster(on), options(1), &mut |_| {}).unwrap()
+    run(&read(trace), &cluster(on), &options(1), &mut |_| {}).unwrap()
 }
 
 fn outcome(report: &Report, policy: Policy) -> &Outcome {

@@ -37,9 +37,9 @@ fn a_trace_of_thousands_of_jobs_is_conserved_and_the_same_seed_gives_the_same_by
     let mut moments = 0;
     // Each of the three takes seconds.
     let (once, again, other) = std::thread::scope(|scope| {
-        let again = scope.spawn(|| run(&trace, &on, options(3), &mut |_| {}).unwrap());
-        let other = scope.spawn(|| run(&trace, &on, options(4), &mut |_| {}).unwrap());
-        let once = run(&trace, &on, options(3), &mut |_| moments += 1).unwrap();
+        let again = scope.spawn(|| run(&trace, &on, &options(3), &mut |_| {}).unwrap());
+        let other = scope.spawn(|| run(&trace, &on, &options(4), &mut |_| {}).unwrap());
+        let once = run(&trace, &on, &options(3), &mut |_| moments += 1).unwrap();
         (once, again.join().unwrap(), other.join().unwrap())
     });
     conserved(&once);
@@ -61,7 +61,7 @@ fn who_communicates_faster_ends_sooner_and_packed_takes_what_the_trace_says() {
         communication_share: 0.5,
         ..options(1)
     };
-    let report = run(&trace, &on, share, &mut |_| {}).unwrap();
+    let report = run(&trace, &on, &share, &mut |_| {}).unwrap();
     conserved(&report);
     let packed = outcome(&report, Policy::Packed);
     let (mut faster, mut slower) = (0, 0);
