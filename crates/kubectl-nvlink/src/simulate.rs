@@ -49,7 +49,10 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let mut notes = notes(&trace);
     notes.extend(class.map(|class| {
         let name = class.name;
-        format!("note: all jobs have class {name}; its access, nodes and bandwidth do not count")
+        format!(
+            "note: all jobs have class {name}: its placement, access.maxGpusPerProject and \
+             environment.mnnvl count, nothing else"
+        )
     }));
     match args.output {
         ReportFormat::Table => {

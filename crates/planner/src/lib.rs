@@ -42,7 +42,7 @@ pub use node::{Availability, Held, NodeState};
 pub use planner::Planner;
 pub use pod::PodState;
 pub use room::{Holding, Room};
-pub use settings::{Class, Settings};
+pub use settings::{Class, Settings, UsualRun};
 pub use time::{Estimate, Millis};
 
 /// A name or id of the caller: of a node, a pod, a job, a project, a class, a set of nodes.

@@ -349,7 +349,11 @@ impl Feed {
         if let Some(member) = entry.member.as_ref().filter(|_| !entry.counted)
             && let Some(ran) = member.ran()
         {
-            self.past.add(member.key(), ran);
+            let key = member.key();
+            let class = key.class.clone();
+            if self.past.add(key, ran, member.gpus) {
+                self.changed.classes.insert(class);
+            }
             entry.counted = true;
         }
         if let Some(job) = &entry.job {

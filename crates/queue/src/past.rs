@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use nvlink_planner::{Millis, UsualRun};
+
 /// The most runs of one job that are kept.
 const MOST_RUNS: usize = 32;
 /// The most jobs that are kept.
@@ -40,6 +42,8 @@ pub struct Spread {
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     jobs: BTreeMap<Key, Runs>,
+    /// By class.
+    usual: BTreeMap<String, UsualRun>,
     /// The jobs by the number of the run that ended last.
     order: BTreeMap<u64, Key>,
     /// The number of the next run.
@@ -55,8 +59,18 @@ struct Runs {
 }
 
 impl Past {
-    /// Adds a run of `duration`.
-    pub fn add(&mut self, key: Key, duration: Duration) {
+    /// Adds a run of `duration` on so many GPUs. Reports whether [`Past::usual`] of its class changed.
+    pub fn add(&mut self, key: Key, duration: Duration, gpus: u32) -> bool {
+        let ran = Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX);
+        let usual = self.usual.entry(key.class.clone()).or_default();
+        let before = usual.get();
+        usual.add(ran, gpus);
+        let changed = usual.get() != before;
+        self.remember(key, duration);
+        changed
+    }
+
+    fn remember(&mut self, key: Key, duration: Duration) {
         let seconds = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
         let number = self.next;
         self.next += 1;
@@ -75,6 +89,12 @@ impl Past {
         {
             self.jobs.remove(&oldest);
         }
+    }
+
+    /// Returns how long the pods of a class usually run.
+    #[must_use]
+    pub fn usual(&self, class: &str) -> Option<Millis> {
+        self.usual.get(class)?.get()
     }
 
     /// Returns how long the runs of a job took; `None` if there are too few.
@@ -114,7 +134,9 @@ mod tests {
     #[test]
     fn the_spread_is_that_of_the_latest_runs() {
         let mut past = Past::default();
-        let add = |past: &mut Past, seconds: u64| past.add(key("a"), Duration::from_secs(seconds));
+        let add = |past: &mut Past, seconds: u64| {
+            past.add(key("a"), Duration::from_secs(seconds), 1);
+        };
         for seconds in [300, 100] {
             add(&mut past, seconds);
         }
@@ -138,11 +160,11 @@ mod tests {
         let job = |number: usize| key(&number.to_string());
         for number in 0..MOST_JOBS {
             for _ in 0..FEWEST {
-                past.add(job(number), Duration::from_secs(60));
+                past.add(job(number), Duration::from_secs(60), 1);
             }
         }
-        past.add(job(0), Duration::from_secs(60));
-        past.add(key("new"), Duration::from_secs(60));
+        past.add(job(0), Duration::from_secs(60), 1);
+        past.add(key("new"), Duration::from_secs(60), 1);
         assert_eq!(past.jobs.len(), MOST_JOBS);
         assert_eq!(past.order.len(), MOST_JOBS);
         assert!(past.spread(&job(0)).is_some() && past.spread(&job(1)).is_none());

@@ -3,7 +3,7 @@
 use nvlink_api::{class::Class, crd::domain_class::OnQueueTimeout};
 use nvlink_planner::{self as planner, OnTimeout};
 
-/// Returns the settings of a class that the planner goes by.
+/// Returns the settings of a class that the planner goes by, but for how long its pods usually run.
 #[must_use]
 pub fn rules(class: &Class) -> planner::Class {
     let queue = class.queue.as_ref();
@@ -15,6 +15,7 @@ pub fn rules(class: &Class) -> planner::Class {
         waiting_factor: queue
             .and_then(|queue| queue.waiting_cost_percent)
             .map(|percent| f64::from(percent) / 100.0),
+        usual_run: None,
     }
 }
 

@@ -80,14 +80,11 @@ pub(crate) fn replay(
             arrived += 1;
         }
         let starts = scheduler.round(now);
-        let gone = scheduler.rejected();
-        ended += gone.len();
-        rejected += gone.len();
-        idle = if starts.is_empty() && gone.is_empty() && ends.is_empty() {
-            idle + 1
-        } else {
-            0
-        };
+        let gone = scheduler.rejected().len();
+        ended += gone;
+        rejected += gone;
+        let is_idle = starts.is_empty() && gone == 0 && ends.is_empty();
+        idle = if is_idle { idle + 1 } else { 0 };
         for start in starts {
             if start.entry >= arrived {
                 return Err(Inconsistent::new(

@@ -3,7 +3,7 @@
 use crate::{
     scheduler::Policy,
     summary::{OfSize, Report, Summary, Waits},
-    words::{counted, duration, percent, short},
+    words::{counted, duration, number, percent, short},
 };
 
 /// Says what the first policy gains and loses against each of the others.
@@ -17,12 +17,12 @@ pub(crate) fn policies(summaries: &[Summary]) -> Vec<String> {
         .collect();
     let less = others
         .iter()
-        .map(|other| own.rejected.saturating_sub(other.rejected));
-    if let Some(rejected) = less.max().filter(|&rejected| rejected > 0) {
+        .map(|other| own.never_ran().saturating_sub(other.never_ran()));
+    if let Some(jobs) = less.max().filter(|&jobs| jobs > 0) {
         sentences.push(format!(
-            "{} rejects {} that others run: its figures do not count them.",
+            "{} never runs {} that others run: its waits and its communication do not count them.",
             own.name,
-            counted(rejected, "job")
+            counted(jobs, "job")
         ));
     }
     sentences
@@ -111,54 +111,45 @@ fn worse(own: &OfSize, other: &OfSize) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{} {gpus} ({})", own.gpus, parts.join(", ")))
 }
 
-/// Returns a table that compares clusters under [`Policy::NvlinkDomains`], a line for each.
+/// The policies in a comparison of clusters: the planner, and kube-scheduler where it keeps nodes
+/// free for large jobs.
+const COMPARED: [Policy; 2] = [Policy::NvlinkDomains, Policy::Packed];
+
+/// Returns a table that compares clusters: for each a heading, and a line for
+/// [`Policy::NvlinkDomains`] and for [`Policy::Packed`].
 #[must_use]
 pub fn clusters(reports: &[Report]) -> String {
-    let name = Policy::NvlinkDomains.into_str();
-    let width = reports
-        .iter()
-        .map(|one| one.cluster.len())
-        .max()
-        .unwrap_or(0);
-    let line = |first: &str, cells: [&str; 6]| {
-        let cells = cells.map(|cell| format!(" {cell:>9}")).concat();
-        let separator = if width > 20 {
-            "\n".to_owned() + &" ".repeat(20)
-        } else {
-            " ".repeat(20 - first.len())
-        };
-        format!(
-            "{first}{}{cells}\n",
-            if first.is_empty() {
-                " ".repeat(20)
-            } else {
-                separator
-            }
-        )
-    };
-    let heads = ["GPUs", "in use", "wait", "95 %", "longest", "1 GiB"];
-    let mut text = format!("Under {name}:\n{}", line("", heads));
+    let heads = ["in use", "wait", "95 %", "longest", "1 GiB", "never ran"];
+    let mut text = "The clusters compared:\n".to_owned() + &line("", &heads.map(str::to_owned));
     for report in reports {
-        let summaries = report.summaries();
-        let Some(own) = summaries.iter().find(|one| one.name == name) else {
-            continue;
-        };
-        let none = || "-".to_owned();
-        let wait = |value: fn(&Waits) -> f64| {
-            own.wait_seconds
-                .as_ref()
-                .map_or_else(none, |waits| duration(value(waits)))
-        };
-        let cells = [
-            report.gpus.to_string(),
-            own.utilization.map_or_else(none, percent),
-            wait(|waits| waits.mean),
-            wait(|waits| waits.p95),
-            wait(|waits| waits.max),
-            own.communication_seconds
-                .map_or_else(none, |time| short(time.mean)),
-        ];
-        text += &line(&report.cluster, cells.each_ref().map(String::as_str));
+        text += &format!("{}: {}\n", report.cluster, counted(report.gpus, "GPU"));
+        let compared = report.outcomes.iter();
+        for outcome in compared.filter(|one| COMPARED.contains(&one.policy)) {
+            let summary = report.summary(outcome);
+            text += &line(summary.name, &cells(&summary));
+        }
     }
     text
+}
+
+fn cells(one: &Summary) -> [String; 6] {
+    let none = || "-".to_owned();
+    let wait = |value: fn(Waits) -> f64| {
+        let wait = one.wait_seconds.map(|waits| duration(value(waits)));
+        wait.unwrap_or_else(none)
+    };
+    let communication = one.communication_seconds.map(|time| short(time.mean));
+    [
+        one.utilization.map_or_else(none, percent),
+        wait(|waits| waits.mean),
+        wait(|waits| waits.p95),
+        wait(|waits| waits.max),
+        communication.unwrap_or_else(none),
+        number(one.never_ran()),
+    ]
+}
+
+fn line(name: &str, cells: &[String; 6]) -> String {
+    let cells = cells.iter().map(|cell| format!(" {cell:>9}"));
+    format!("  {name:<18}{}\n", cells.collect::<String>())
 }

@@ -28,8 +28,11 @@ mod trace;
 mod waiting;
 mod words;
 
+use std::collections::HashMap;
+
 use baseline::Baseline;
 use nvlink_planner::Millis;
+use nvlink_topology::Pattern;
 use queue::Queue;
 use rating::Ratings;
 use scheduler::{Entry, Scheduler, Seat};
@@ -62,9 +65,9 @@ pub struct Progress {
 pub struct Options {
     /// Decides what is arbitrary.
     pub seed: u64,
-    /// The share of its traced duration that a job communicates where [`Policy::Packed`] puts it,
-    /// from 0 to 1. On other GPUs this part takes longer or shorter by the cost model, under every
-    /// policy; the rest takes as long.
+    /// The share of its traced duration that a job communicates at the mean cost of the jobs with as
+    /// many GPUs and the same pattern under [`Policy::Packed`], from 0 to 1. Where its own cost differs,
+    /// this part takes longer or shorter in proportion, under every policy; the rest takes as long.
     pub communication_share: f64,
     /// The class of all jobs, for [`Policy::NvlinkDomains`].
     pub rules: Rules,
@@ -94,18 +97,17 @@ pub fn run(
         cluster,
         entries: &entries,
         options,
-        ratings: Ratings::new(cluster),
-        packed: Vec::new(),
+        ratings: Ratings::new(cluster, &options.rules.class),
+        usual: HashMap::new(),
     };
-    // Its jobs last as the trace says.
-    let packed = simulation.replay(Policy::Packed, progress)?;
-    simulation.packed = packed.ran.iter().map(|one| one.cost).collect();
+    if options.communication_share > 0.0 {
+        // Its jobs last as the trace says.
+        let packed = simulation.replay(Policy::Packed, progress)?;
+        simulation.usual = usual(&entries, &packed);
+    }
     let mut outcomes = Vec::new();
     for &policy in Policy::ALL {
-        outcomes.push(match policy {
-            Policy::Packed => packed.clone(),
-            _ => simulation.replay(policy, progress)?,
-        });
+        outcomes.push(simulation.replay(policy, progress)?);
     }
     Ok(Report::new(trace, cluster, rejected, outcomes))
 }
@@ -115,8 +117,25 @@ struct Simulation<'a> {
     entries: &'a [Entry<'a>],
     options: &'a Options,
     ratings: Ratings<'a>,
-    /// The costs of the jobs under [`Policy::Packed`], once it has run.
-    packed: Vec<f64>,
+    /// The mean costs of alike jobs under [`Policy::Packed`], if a share of their time is
+    /// communication.
+    usual: HashMap<(u32, Pattern), f64>,
+}
+
+/// Returns the mean cost of the jobs with as many GPUs and the same pattern.
+fn usual(entries: &[Entry<'_>], outcome: &Outcome) -> HashMap<(u32, Pattern), f64> {
+    let mut sums: HashMap<_, (f64, f64)> = HashMap::new();
+    for (entry, ran) in entries.iter().zip(&outcome.ran) {
+        let (sum, jobs) = sums.entry(alike(entry)).or_default();
+        *sum += ran.cost;
+        *jobs += 1.0;
+    }
+    let means = sums.into_iter().map(|(key, (sum, jobs))| (key, sum / jobs));
+    means.collect()
+}
+
+const fn alike(entry: &Entry<'_>) -> (u32, Pattern) {
+    (entry.job.gpus, entry.job.pattern)
 }
 
 impl Simulation<'_> {
@@ -138,26 +157,27 @@ impl Simulation<'_> {
                 jobs: entries.len(),
             });
         };
-        let (ratings, packed) = (&mut self.ratings, &self.packed);
+        let (ratings, usual) = (&mut self.ratings, &self.usual);
         let mut length = |number: usize, seats: &[Seat]| {
             let entry = &entries[number];
-            match packed.get(number) {
-                Some(&packed) if packed > 0.0 && share > 0.0 => {
+            match usual.get(&alike(entry)) {
+                Some(&usual) if usual > 0.0 => {
                     let (cost, _) = ratings.cost(entry, seats);
-                    scaled(entry.job.duration, share, cost / packed)
+                    scaled(entry.job.duration, share, cost / usual)
                 }
                 _ => entry.job.duration,
             }
         };
         let ran = clock::replay(entries, cluster, &mut *scheduler, &mut length, &mut report);
         let ran = ran.map_err(|error| error.of(policy))?;
-        let rejected = ran.iter().filter(|start| start.is_none()).count();
-        let ran = ran.iter().zip(entries).enumerate();
-        let ran = ran.filter_map(|(number, (start, entry))| {
+        let timed_out = scheduler.timed_out();
+        let never = ran.iter().filter(|start| start.is_none()).count();
+        let ran = ran.iter().zip(entries);
+        let ran = ran.filter_map(|(start, entry)| {
             let mut ran = self.ratings.rate(entry, start.as_ref()?);
-            let packed = self.packed.get(number).copied().unwrap_or(ran.cost);
-            if packed > 0.0 {
-                ran.communicated = seconds(entry.job.duration) * share * ran.cost / packed;
+            let usual = self.usual.get(&alike(entry)).filter(|&&usual| usual > 0.0);
+            if let Some(usual) = usual {
+                ran.communicated = seconds(entry.job.duration) * share * ran.cost / usual;
             }
             Some(ran)
         });
@@ -165,7 +185,8 @@ impl Simulation<'_> {
         Ok(Outcome {
             policy,
             ran,
-            rejected,
+            rejected: never.saturating_sub(timed_out),
+            timed_out,
         })
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use nvlink_planner::{
-    Action, Availability, Deadline, Job, Member, Millis, Name, NodeState, OnTimeout, Planner,
-    PodState, Reason, Release, Settings, Waiting,
+    Action, Availability, Class, Deadline, Job, Member, Millis, Name, NodeState, OnTimeout,
+    Planner, PodState, Reason, Release, Settings, UsualRun, Waiting,
 };
 use nvlink_topology::GpuSet;
 
@@ -32,9 +32,11 @@ pub(crate) struct Queue<'a> {
     /// Pods of the jobs that run.
     pods: HashMap<usize, Vec<Name>>,
     estimates: Estimates,
+    usual_run: UsualRun,
     wake: Option<Millis>,
     /// The jobs that will never start, and that the clock has not yet got.
     rejected: Vec<usize>,
+    timed_out: usize,
 }
 
 impl<'a> Queue<'a> {
@@ -67,8 +69,10 @@ impl<'a> Queue<'a> {
             nodes,
             pods: HashMap::new(),
             estimates: Estimates::default(),
+            usual_run: UsualRun::default(),
             wake: None,
             rejected: Vec::new(),
+            timed_out: 0,
         }
     }
 
@@ -194,7 +198,18 @@ impl Scheduler for Queue<'_> {
             self.planner.pod(&pod, None);
         }
         self.planner.job(&self.ids[number], None);
-        self.estimates.ended(self.entries[number].job, ran);
+        let job = self.entries[number].job;
+        self.estimates.ended(job, ran);
+        let before = self.usual_run.get();
+        self.usual_run.add(ran, job.gpus);
+        let usual_run = self.usual_run.get();
+        if usual_run != before {
+            let class = Class {
+                usual_run,
+                ..self.rules.class.clone()
+            };
+            self.planner.class(&self.class, Some(class));
+        }
     }
 
     fn round(&mut self, now: Millis) -> Vec<Start> {
@@ -204,7 +219,11 @@ impl Scheduler for Queue<'_> {
         for action in &round.actions {
             match action {
                 Action::Release(release) => starts.extend(self.release(release, now)),
-                Action::Reject(reject) => self.reject(&reject.job),
+                // The planner rejects nothing before its deadline.
+                Action::Reject(reject) => {
+                    self.timed_out += 1;
+                    self.reject(&reject.job);
+                }
                 Action::GiveBack(_) => {}
             }
         }
@@ -218,6 +237,10 @@ impl Scheduler for Queue<'_> {
 
     fn rejected(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.rejected)
+    }
+
+    fn timed_out(&self) -> usize {
+        self.timed_out
     }
 
     fn wake(&self) -> Option<Millis> {

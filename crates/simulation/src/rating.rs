@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use nvlink_planner::Class;
 use nvlink_topology::{
     GpuSet, Pattern, Scope,
     multi_node::{Gang, place_gang, plain},
@@ -18,6 +19,8 @@ use crate::{
 /// Costs by what they depend on.
 pub(crate) struct Ratings<'a> {
     cluster: &'a Cluster,
+    /// Says what the pods of a job share, under every policy.
+    class: &'a Class,
     /// Cost, and quality against the empty node, by the node's hardware.
     pods: HashMap<(usize, GpuSet, Pattern), (f64, f64)>,
     /// The least cost on the empty cluster.
@@ -25,9 +28,10 @@ pub(crate) struct Ratings<'a> {
 }
 
 impl<'a> Ratings<'a> {
-    pub(crate) fn new(cluster: &'a Cluster) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster, class: &'a Class) -> Self {
         Self {
             cluster,
+            class,
             pods: HashMap::new(),
             gangs: HashMap::new(),
         }
@@ -79,8 +83,8 @@ impl<'a> Ratings<'a> {
             pattern,
             pod: Scope::Node,
             scope: Scope::Cluster,
-            one_host: false,
-            without_fabrics: false,
+            one_host: self.class.one_host,
+            without_fabrics: self.class.without_fabrics,
         };
         let fabric = self.fabric(seats);
         let mut cost: f64 = 0.0;

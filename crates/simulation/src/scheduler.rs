@@ -61,6 +61,10 @@ pub(crate) trait Scheduler {
     fn rejected(&mut self) -> Vec<usize> {
         Vec::new()
     }
+    /// Returns how many of all rejected jobs had waited for as long as they may.
+    fn timed_out(&self) -> usize {
+        0
+    }
     /// Returns when the answer may change although no job arrives or ends.
     fn wake(&self) -> Option<Millis> {
         None

@@ -67,8 +67,10 @@ pub struct Outcome {
     pub policy: Policy,
     /// The jobs, in the order of their arrival; those that were rejected are not there.
     pub ran: Vec<Ran>,
-    /// The number of jobs that the class let wait no longer, or that it can never hold.
+    /// The number of jobs that the class never lets start on this cluster.
     pub rejected: usize,
+    /// The number of jobs that waited for as long as the class lets them, and never ran.
+    pub timed_out: usize,
 }
 
 /// What a simulation found.
@@ -99,9 +101,11 @@ pub struct Summary {
     pub name: &'static str,
     /// The number of jobs of the trace.
     pub jobs: usize,
-    /// The number of them that never ran: the empty cluster could not hold them, or the class
-    /// rejected them.
+    /// The number of them that the empty cluster could not hold, or that the class never lets start
+    /// on it.
     pub rejected: usize,
+    /// The number of them that waited for as long as the class lets them, and never ran.
+    pub timed_out: usize,
     /// From arrival to start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<Waits>,
@@ -144,6 +148,13 @@ pub struct Waits {
     pub p99: f64,
     /// The longest.
     pub max: f64,
+}
+
+impl Summary {
+    /// Returns the number of jobs that no figure of waits and communication counts.
+    pub(crate) const fn never_ran(&self) -> usize {
+        self.rejected + self.timed_out
+    }
 }
 
 impl Waits {
@@ -239,7 +250,7 @@ impl Report {
         }
     }
 
-    fn summary(&self, outcome: &Outcome) -> Summary {
+    pub(crate) fn summary(&self, outcome: &Outcome) -> Summary {
         let (policy, ran) = (outcome.policy, &outcome.ran);
         let waits = Sorted::of(ran.iter().map(Ran::wait));
         let communication = Sorted::of(ran.iter().filter_map(Ran::communication));
@@ -257,6 +268,7 @@ impl Report {
             name: policy.into_str(),
             jobs: self.jobs,
             rejected: self.rejected + outcome.rejected,
+            timed_out: outcome.timed_out,
             wait_seconds: waits.as_ref().map(Waits::of),
             communication_seconds: communication.as_ref().map(Communication::of),
             turnaround_seconds: Sorted::of(ran.iter().map(Ran::turnaround)).map(|all| Turnaround {

@@ -23,11 +23,11 @@ pub fn table(report: &Report) -> String {
     }
     text += "\n\n";
     text += &row("", &summaries, |one| Some(one.name.to_owned()));
+    let late = summaries.iter().any(|one| one.timed_out > 0);
+    let timed_out: (_, Value) = ("timed out", |one| Some(number(one.timed_out)));
     let shares = summaries.iter().any(|one| one.lost_gpu_hours > 0.0);
-    for (name, value) in rows()
-        .into_iter()
-        .chain(of_shares().into_iter().filter(|_| shares))
-    {
+    let rows = rows().into_iter().chain(late.then_some(timed_out));
+    for (name, value) in rows.chain(of_shares().into_iter().filter(|_| shares)) {
         text += &row(name, &summaries, value);
     }
     text += "\n";

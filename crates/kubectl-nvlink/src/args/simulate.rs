@@ -64,8 +64,8 @@ pub struct SimulateArgs {
     pub seed: u64,
     /// The share of its traced duration that a job communicates, from 0 to 1.
     ///
-    /// The trace says how long a job took, and here where `packed` puts it: so this part of it takes
-    /// longer or shorter on other GPUs, by the cost model and under every policy, and jobs that
+    /// This part of a job takes as long as traced at the mean speed that `packed` gives to jobs of its
+    /// size and pattern, and longer or shorter on slower or faster GPUs, under every policy. So jobs that
     /// communicate faster end sooner. A trace does not say the share, so the default is 0: each job
     /// takes as long as the trace says, wherever it runs.
     #[arg(

@@ -70,7 +70,7 @@ impl<'a> State<'a> {
             if let Some(member) = &pod.member
                 && let Some(ran) = member.ran()
             {
-                past.add(member.key(), ran);
+                past.add(member.key(), ran, member.gpus);
             }
         }
         for pod in pods.values_mut() {

@@ -73,7 +73,7 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
         assert_eq!(
             keys(one),
             "bySize communicationSeconds crossDomainJobs gpuHours jobs lostGpuHours \
-             makespanSeconds name quality rejected turnaroundSeconds utilization waitSeconds"
+             makespanSeconds name quality rejected timedOut turnaroundSeconds utilization waitSeconds"
         );
         assert_eq!(keys(&one["waitSeconds"]), "max mean p50 p95 p99");
         assert_eq!(keys(&one["communicationSeconds"]), "mean p95");
@@ -162,28 +162,32 @@ fn with_class(trace: &str, class: &str, more: &[&str]) -> Output {
     simulate(trace, &more)
 }
 
-/// The second job waits for a pair, and the fourth longer than it may; no pair ever holds the
-/// third.
+/// The third job waits for a pair, and the last one longer than it may; no pair ever holds the one
+/// before it.
 #[test]
 fn a_class_says_scope_and_time_limits() {
-    let trace = "time,gpus,duration\n0,2,50\n0,2,1000\n1,2,10\n2,4,10\n3,2,10\n";
+    let trace = "time,gpus,duration\n0,2,50\n0,2,1000\n1,2,20\n2,4,10\n3,2,10\n";
     let done = with_class(trace, CLASS, &["--output", "json"]);
     assert!(done.status.success(), "{done:?}");
-    let note = "note: all jobs have class pairs; its access, nodes and bandwidth do not count\n";
+    let note = "note: all jobs have class pairs: its placement, access.maxGpusPerProject and \
+                environment.mnnvl count, nothing else\n";
     assert_eq!(text(&done.stderr), note);
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     let [own, _, packed, _] = &report["clusters"][0]["policies"].as_array().unwrap()[..] else {
         panic!("{report}")
     };
-    assert_eq!(
-        (&own["rejected"], &packed["rejected"]),
-        (&1.into(), &0.into())
-    );
-    assert_eq!(own["waitSeconds"]["max"], 57.0);
+    let never = |one: &Value| [&one["rejected"], &one["timedOut"]].map(|one| one.as_u64().unwrap());
+    assert_eq!((never(own), never(packed)), ([1, 1], [0, 0]));
+    assert_eq!(own["waitSeconds"]["max"], 49.0);
     let table = with_class(trace, CLASS, &[]);
-    let table = text(&table.stdout).replace('\n', " ");
+    let table = text(&table.stdout);
     assert!(
-        table.contains("nvlink-domains rejects 1 job that others run"),
+        table.contains("\ntimed out                        1              0  "),
+        "{table}"
+    );
+    let table = table.replace('\n', " ");
+    assert!(
+        table.contains("nvlink-domains never runs 2 jobs that others run: "),
         "{table}"
     );
 }
@@ -221,7 +225,7 @@ fn several_clusters_are_compared() {
         table.contains("rtx-a6000-pairs=1,l40s=2: 4 jobs on"),
         "{table}"
     );
-    let comparison = table.split_once("Under nvlink-domains:\n").unwrap().1;
+    let comparison = table.split_once("The clusters compared:\n").unwrap().1;
     let comparison = comparison.split_once("note:").unwrap().0;
     crate::fixture::check_golden("simulate/clusters.txt", comparison);
     let plot = [&two[..], &["--plot", "/nonexistent/plot.svg"]].concat();

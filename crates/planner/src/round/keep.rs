@@ -6,7 +6,7 @@
 //! how long that one runs.
 //!
 //! Pods that run are taken to last as long again as they have run. Nothing that users say of
-//! run times counts here, so nobody can move the bound by what they say.
+//! run times counts here, only how long pods ran: so nobody can move the bound by what they say.
 
 use std::collections::HashMap;
 
@@ -27,81 +27,45 @@ use crate::{
 
 /// A place is kept for a job at the latest after so long for each node that it needs: two days.
 ///
-/// While a place is kept, what is free of it is idle until the last pod there has ended. On
-/// the traces of docs/simulate.md, a bound of one day made all jobs wait up to twice as long on
-/// average, and one of two days changed nothing.
+/// While a place is kept, what is free of it is idle until the last pod there has ended: see the
+/// comparison of disciplines in docs/simulate.md.
 pub(crate) const LONGEST: Millis = 48 * 3_600_000;
-/// A place is kept at the earliest after this: ten minutes.
+/// A place is kept at the earliest after this for each node: ten minutes.
 const SHORTEST: Millis = 600_000;
-/// It is kept once the job has waited so many times as long as the median of those that passed
-/// it had run when the latest of them started, for each node that it needs.
-const TIMES: Millis = 10;
+/// A place is kept once the job has waited so many times as long as the pods of its class
+/// usually run ([`crate::Class::usual_run`]), for each node that it needs: 20, see the comparison
+/// of disciplines in docs/simulate.md.
+const TIMES: Millis = 20;
 
-/// The pods on the nodes of some sets, by their start.
-struct Turnover {
-    /// When a pod started, and the number of GPUs of it and of all that started later: the
-    /// latest last.
-    starts: Vec<(Millis, u64)>,
-    /// The most GPUs of one node.
-    largest: u32,
-}
-
-impl Turnover {
-    fn of(cluster: &Cluster, sets: &[Name]) -> Self {
-        let nodes = cluster.nodes().map(|(_, node)| node);
-        let nodes = nodes.filter(|node| node.is_ready() && node.is_in(sets));
-        let (mut starts, mut largest) = (Vec::new(), 1);
-        for node in nodes {
-            largest = largest.max(node.state.capacity);
-            for interval in node.profile.intervals() {
-                let Owner::Pod(id) = &interval.owner else {
-                    continue;
-                };
-                if let Some(pod) = cluster.pod(id).filter(|_| interval.count > 0) {
-                    starts.push((pod.since, u64::from(interval.count)));
-                }
-            }
-        }
-        starts.sort_unstable();
-        let mut later = 0;
-        for (_, gpus) in starts.iter_mut().rev() {
-            later += *gpus;
-            *gpus = later;
-        }
-        Self { starts, largest }
-    }
-
-    /// Returns how long those that started after `created` had run when the latest of them
-    /// started: the median over their GPUs. `None` if there are none.
-    fn age(&self, created: Millis) -> Option<Millis> {
-        let passed = self.starts.partition_point(|&(since, _)| since <= created);
-        let passed = &self.starts[passed..];
-        let (latest, all) = (passed.last()?.0, passed.first()?.1);
-        let middle = passed.partition_point(|&(_, later)| later > all / 2);
-        let middle = passed.get(middle.saturating_sub(1))?.0;
-        Some(latest.saturating_sub(middle))
-    }
-}
-
-/// How long jobs wait before a place is kept for them.
+/// How long jobs wait before a place is kept for them: by the nodes that they may use, the most
+/// GPUs of one of these.
 #[derive(Default)]
-pub(crate) struct Patience(HashMap<Vec<Name>, Turnover>);
+pub(crate) struct Patience(HashMap<Vec<Name>, u32>);
 
 impl Patience {
-    /// Returns from when on a place is kept for a job, and from when on that no longer depends
-    /// on others.
-    pub(crate) fn of(&mut self, cluster: &Cluster, entry: &Entry) -> (Millis, Millis) {
-        let turnover = self.0.entry(sets(&entry.job));
-        let turnover = turnover.or_insert_with_key(|sets| Turnover::of(cluster, sets));
-        let created = entry.job.created;
-        let nodes = Millis::from(entry.gpus.div_ceil(turnover.largest).max(1));
-        let longest = LONGEST.saturating_mul(nodes);
-        let own = turnover.age(created).map_or(longest, |age| {
-            let times = TIMES.saturating_mul(nodes);
-            age.saturating_mul(times).clamp(SHORTEST, longest)
+    /// Returns from when on a place is kept for a job, and from when on at the latest.
+    pub(crate) fn of(&mut self, plan: &Plan<'_>, entry: &Entry) -> (Millis, Millis) {
+        let largest = self.0.entry(sets(&entry.job));
+        let largest = *largest.or_insert_with_key(|sets| largest_node(plan.cluster, sets));
+        let nodes = Millis::from(entry.gpus.div_ceil(largest).max(1));
+        let class = plan.class(&entry.job.class);
+        let usual = class.and_then(|class| class.usual_run);
+        let own = usual.map_or(LONGEST, |run| {
+            run.saturating_mul(TIMES).clamp(SHORTEST, LONGEST)
         });
-        (created.saturating_add(own), created.saturating_add(longest))
+        let after = |each: Millis| entry.job.created.saturating_add(each.saturating_mul(nodes));
+        (after(own), after(LONGEST))
     }
+}
+
+fn largest_node(cluster: &Cluster, sets: &[Name]) -> u32 {
+    let nodes = cluster.nodes().map(|(_, node)| node);
+    let nodes = nodes.filter(|node| node.is_ready() && node.is_in(sets));
+    nodes
+        .map(|node| node.state.capacity)
+        .max()
+        .unwrap_or(1)
+        .max(1)
 }
 
 impl Plan<'_> {

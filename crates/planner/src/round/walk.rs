@@ -166,7 +166,7 @@ impl Walk {
         if self.kept.iter().any(shares) {
             return None;
         }
-        let (from, strict) = self.patience.of(plan.cluster, entry);
+        let (from, strict) = self.patience.of(plan, entry);
         if from > plan.now {
             self.patient = [self.patient, Some(from)].into_iter().flatten().min();
             return None;

@@ -1,6 +1,6 @@
 //! Places that are kept for jobs that others have passed for too long.
 
-use nvlink_planner::{Job, Millis, PodState};
+use nvlink_planner::{Class, Job, Millis, PodState};
 
 use crate::{
     cluster::{job, pairs, switched},
@@ -29,7 +29,8 @@ fn passes(mut fed: Fed, now: Millis) -> bool {
     !round.actions.is_empty()
 }
 
-/// Returns a node of which two pods hold six GPUs since these times.
+/// Returns a node of which two pods hold six GPUs since these times. Nobody knows how long the pods of
+/// the class run.
 fn node(first: Millis, second: Millis) -> Fed {
     let mut fed = Fed::default();
     fed.node("n", switched());
@@ -38,34 +39,56 @@ fn node(first: Millis, second: Millis) -> Fed {
     fed
 }
 
+/// Returns the node, with a class of which the pods run for so long.
+fn running(usual_run: Millis) -> Fed {
+    let mut fed = node(1, 2);
+    let class = Class {
+        usual_run: Some(usual_run),
+        ..Class::default()
+    };
+    fed.class("class", class);
+    fed
+}
+
 #[test]
-fn a_job_is_passed_for_ten_times_as_long_as_the_jobs_that_pass_it_run() {
-    // The median of those that passed it had run for two minutes.
-    let turnover = || node(18 * MINUTE, 20 * MINUTE);
-    assert!(passes(turnover(), 20 * MINUTE - 1));
-    assert!(!passes(turnover(), 20 * MINUTE));
-    let mut fed = turnover();
+fn a_job_is_passed_for_20_times_as_long_as_the_pods_of_its_class_run() {
+    assert!(passes(running(2 * MINUTE), 40 * MINUTE - 1));
+    assert!(!passes(running(2 * MINUTE), 40 * MINUTE));
+    let mut fed = running(2 * MINUTE);
     fed.job("big", job(0, 8, 100));
-    assert_eq!(fed.round(15 * MINUTE).wake, Some(20 * MINUTE));
+    assert_eq!(fed.round(35 * MINUTE).wake, Some(40 * MINUTE));
 }
 
 #[test]
 fn a_job_is_passed_for_ten_minutes_at_least_and_two_days_at_most() {
-    assert!(passes(node(1, 2), 10 * MINUTE - 1));
-    assert!(!passes(node(1, 2), 10 * MINUTE));
-    // Those that pass it run for a day.
-    assert!(passes(node(1, 24 * HOUR), 48 * HOUR - 1));
-    assert!(!passes(node(1, 24 * HOUR), 48 * HOUR));
-    // Pods that are older than the job have not passed it.
-    assert!(passes(node(-HOUR, -HOUR), 48 * HOUR - 1));
-    assert!(!passes(node(-HOUR, -HOUR), 48 * HOUR));
+    assert!(passes(running(1), 10 * MINUTE - 1));
+    assert!(!passes(running(1), 10 * MINUTE));
+    for long in [24 * HOUR, Millis::MAX] {
+        assert!(passes(running(long), 48 * HOUR - 1));
+        assert!(!passes(running(long), 48 * HOUR));
+    }
+    assert!(passes(node(1, 2), 48 * HOUR - 1));
+    assert!(!passes(node(1, 2), 48 * HOUR));
+}
+
+/// As pods end, those that run longest are left. The place stays kept.
+#[test]
+fn a_kept_place_is_kept_until_it_is_free() {
+    let mut fed = running(1);
+    fed.job("big", job(0, 8, 100));
+    fed.job("small", job(0, 1, 10));
+    assert!(fed.round(10 * MINUTE).actions.is_empty());
+    fed.pod("p", None);
+    assert!(fed.round(11 * MINUTE).actions.is_empty());
+    fed.pod("q", None);
+    assert!(told(&fed.round(12 * MINUTE)).starts_with("big on n["));
 }
 
 /// What users say of run times moves nothing: a job that says that it ends at once does not
 /// start on a place that is kept.
 #[test]
 fn a_kept_place_is_for_nobody_else_whatever_they_say() {
-    let mut fed = node(1, 2);
+    let mut fed = running(1);
     fed.node("o", switched());
     fed.pod("r", since("o", &[0], -HOUR));
     fed.job("big", job(0, 8, 100));
@@ -86,7 +109,13 @@ fn a_kept_place_is_for_nobody_else_whatever_they_say() {
 
 #[test]
 fn one_place_is_kept_at_a_time_on_the_same_nodes() {
-    let mut fed = node(1, 2);
+    let mut fed = running(1);
+    let usual_run = Some(1);
+    let class = Class {
+        usual_run,
+        ..Class::default()
+    };
+    fed.class("other", class);
     let mut other = switched();
     other.sets = vec!["other".into()];
     fed.node("o", other);

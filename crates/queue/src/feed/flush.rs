@@ -59,7 +59,12 @@ impl Feed {
         });
         for name in changed {
             let class = self.classes.get(name).and_then(|class| class.as_ref().ok());
-            planner.class(&name.as_str().into(), class.map(|class| rules(class)));
+            let usual_run = self.past.usual(name);
+            let class = class.map(|class| planner::Class {
+                usual_run,
+                ..rules(class)
+            });
+            planner.class(&name.as_str().into(), class);
         }
     }
 

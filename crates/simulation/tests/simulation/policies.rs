@@ -1,8 +1,8 @@
 //! What each policy does, on examples that can be worked out by hand.
 
-use nvlink_simulation::{ClusterSpec, Policy};
+use nvlink_simulation::{ClusterSpec, Policy, run};
 
-use crate::{cluster, outcome, simulate, waits};
+use crate::{cluster, options, outcome, read, simulate, waits};
 
 /// GPUs 0 and 1 are a pair, 2 and 3 are another. `packed` gives the second job GPUs 1 and 2
 /// and the last one, when they are free again, the same; `aligned` gives both 2 and 3.
@@ -93,7 +93,7 @@ fn the_planner_keeps_pairs_whole_and_lets_whoever_can_start() {
 }
 
 /// An endless row of small jobs passes a large one: for ever without the queue, and with it until
-/// a place is kept, after ten times as long as the small ones run.
+/// a place is kept, after 20 times as long as the small ones run: 128 seconds, rounded up.
 #[test]
 fn the_planner_keeps_a_place_for_a_job_that_was_passed_for_too_long() {
     let small = (0..400).map(|at| format!("{},1,100\n", 25 * at));
@@ -103,7 +103,7 @@ fn the_planner_keeps_a_place_for_a_job_that_was_passed_for_too_long() {
     let large = |policy| waits(&report, policy)[2];
     assert!(large(Policy::Packed) > 9_900.0);
     let wait = large(Policy::NvlinkDomains);
-    assert!((600.0..1_110.0).contains(&wait), "{wait}");
+    assert!((2_560.0..2_690.0).contains(&wait), "{wait}");
 }
 
 #[test]
@@ -155,6 +155,22 @@ fn jobs_that_no_empty_cluster_holds_are_rejected() {
     let report = simulate("time,gpus,duration\n0,9,1\n", "rtx-a6000-pairs=2");
     let none = &report.summaries()[0];
     assert!(none.wait_seconds.is_none() && none.utilization.is_none());
+}
+
+/// Two trays of a rack reach each other over NVLink, unless the class turns that off.
+#[test]
+fn what_a_class_says_of_traffic_between_pods_counts_under_every_policy() {
+    let trace = read("time,gpus,duration\n0,8,10\n");
+    let costs = |without_fabrics: bool| {
+        let mut options = options(1);
+        options.rules.class.without_fabrics = without_fabrics;
+        let report = run(&trace, &cluster("gb200-nvl72=2"), &options, &mut |_| {}).unwrap();
+        [Policy::NvlinkDomains, Policy::Packed].map(|policy| outcome(&report, policy).ran[0].cost)
+    };
+    let (over_nvlink, over_network) = (costs(false), costs(true));
+    for (nvlink, network) in over_nvlink.into_iter().zip(over_network) {
+        assert!(network > 2.0 * nvlink, "{network} against {nvlink}");
+    }
 }
 
 /// Jobs without traffic need no domain.
