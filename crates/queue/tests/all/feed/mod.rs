@@ -160,6 +160,41 @@ fn what_is_being_written_counts_until_it_failed() {
     assert_eq!(queue.released(again), ["team/a"]);
 }
 
+/// From then on, pods pass a job no longer than 20 times as long as they run.
+#[test]
+fn the_runs_of_pods_that_ended_say_how_long_a_job_is_passed() {
+    let held = |name: &str| {
+        let mut held = pod(name, 1, 1);
+        held["metadata"]["creationTimestamp"] = json!("2026-08-01T09:00:00Z");
+        held["spec"]["schedulingGates"] = json!([]);
+        held["spec"]["nodeName"] = json!("n1");
+        held
+    };
+    let mut ended = held("ended");
+    let finished = json!({"terminated": {
+        "exitCode": 0, "startedAt": "2026-08-01T09:00:00Z", "finishedAt": "2026-08-01T09:01:00Z",
+    }});
+    ended["status"] = json!({
+        "phase": "Succeeded", "startTime": "2026-08-01T09:00:00Z",
+        "containerStatuses": [{"name": "c", "state": finished}],
+    });
+    let passed = |known: bool, minutes: i64| {
+        let mut queue = Queue::new();
+        queue.feed.pod(held("runs"));
+        queue.feed.pod(pod("large", 4, 2));
+        queue.released(NOW);
+        if known {
+            queue.feed.pod(ended.clone());
+        }
+        let mut small = pod("small", 1, 3);
+        small["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+        queue.feed.pod(small);
+        queue.released(NOW + minutes * 60_000) == ["team/small"]
+    };
+    assert!(passed(true, 21) && !passed(true, 22), "20 times 64 seconds");
+    assert!(passed(false, 22));
+}
+
 #[test]
 fn a_watch_that_lags_behind_takes_nothing_back() {
     let mut queue = Queue::new();
