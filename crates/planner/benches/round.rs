@@ -1,7 +1,9 @@
 //! Benchmarks rounds by the size of the cluster: `cargo bench -p nvlink-planner`.
 //!
 //! Each node has eight GPUs, all held. Five pods wait for each node: single pods of 1, 2,
-//! 4 and 8 GPUs of several patterns and durations, and gangs of 4 pods of 8 GPUs.
+//! 4 and 8 GPUs of several patterns and durations, and gangs of 4 pods of 8 GPUs. Rounds are
+//! planned after one change, and after a minute in which nothing changes but estimates of ends
+//! that pass, hundreds of them with 10,000 nodes.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a bad cluster is a bug in the benchmark
 
@@ -23,6 +25,7 @@ mod boards;
 
 const NODES: [usize; 2] = [1_000, 10_000];
 const HOUR: Millis = 3_600_000;
+const MINUTE: Millis = 60_000;
 
 /// A fixed pseudo-random sequence (Knuth's MMIX multiplier): every run measures the same.
 struct Random(u64);
@@ -206,6 +209,18 @@ fn rounds(criterion: &mut Criterion) {
                     planner.round(HOUR);
                 }
                 spent
+            });
+        });
+        group.finish();
+        let mut group = criterion.benchmark_group("round-after-a-minute");
+        group
+            .sample_size(20)
+            .measurement_time(Duration::from_secs(5));
+        group.bench_function(BenchmarkId::from_parameter(nodes), |bench| {
+            let mut now = HOUR;
+            bench.iter(|| {
+                now = if now < 10 * HOUR { now + MINUTE } else { HOUR };
+                black_box(planner.round(now));
             });
         });
         group.finish();
