@@ -216,7 +216,7 @@ impl Mirror {
         let state = self.read();
         let counted = nodes.iter().map(|node| {
             let gpus = state.gpus.of(node.as_ref());
-            let free = gpus.most_free(|pod| !state.is_over(pod));
+            let free = gpus.most_free(|pod| !state.is_over(node.as_ref(), pod));
             (
                 node.as_ref(),
                 free,

@@ -123,7 +123,7 @@ impl Board {
                 published: Arc::clone(published),
                 open: state.occupancy(name).and_then(|seen| seen.free),
                 place: place(name),
-                jobs: jobs(published, state),
+                jobs: jobs(name, published, state),
                 usual: None,
             };
             groups.entry(Kind::of(published)).or_default().push(row);
@@ -170,23 +170,22 @@ fn compare(rows: &mut [Row]) {
     }
 }
 
-fn jobs(published: &Published, state: &State) -> Vec<Job> {
-    let Ok(node) = published else {
+fn jobs(node: &str, published: &Published, state: &State) -> Vec<Job> {
+    let Ok(known) = published else {
         return Vec::new();
     };
-    let held = node.allocations.iter().flatten();
+    let held = known.allocations.iter().flatten();
     let job = held.map(|one| {
-        let name = (one.namespace.clone(), one.pod.clone());
-        let pod = state.pods.get(&name);
-        let pod = pod.filter(|pod| pod.class.is_some()).cloned();
-        let pattern = pod.as_ref().and_then(|pod| pod.pattern);
         let holding = Holding {
             id: id(&one.namespace, &one.pod),
             uid: one.pod_uid.clone(),
         };
+        let pod = state.said(node, &holding);
+        let pod = pod.filter(|pod| pod.class.is_some()).cloned();
+        let pattern = pod.as_ref().and_then(|pod| pod.pattern);
         Job {
-            over: state.is_over(&holding),
-            quality: node
+            over: state.is_over(node, &holding),
+            quality: known
                 .hardware
                 .quality(&one.gpus, pattern.unwrap_or_default()),
             pod,

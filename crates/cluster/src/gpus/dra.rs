@@ -123,6 +123,8 @@ pub struct Claim {
     allocated: bool,
     /// The pods that it is reserved for.
     pub(super) users: Vec<User>,
+    /// The UID of its controller: of the queue's, that of the pod that it was made for.
+    owner: Option<String>,
 }
 
 /// A pod for which a claim is reserved.
@@ -174,6 +176,8 @@ impl Claim {
             pod: id(namespace, &one.name),
             uid: one.uid.clone(),
         });
+        let mut owners = claim.metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true));
         let this = Self {
             asks: match allocation {
                 Some(_) => Vec::new(),
@@ -183,6 +187,7 @@ impl Claim {
             looks: names(looks),
             allocated: allocation.is_some(),
             users: users.collect(),
+            owner: owner.map(|owner| owner.uid.clone()),
         };
         let ends = claim.metadata.deletion_timestamp.is_some();
         (this.allocated || !ends && name.starts_with(labels::CLAIM_PREFIX)).then_some(this)
@@ -194,6 +199,13 @@ impl Claim {
     #[must_use]
     pub fn is_allocated(&self) -> bool {
         self.allocated
+    }
+
+    /// Reports whether it was made for the pod with this UID, and not for an earlier one of its name,
+    /// as far as it says for whom.
+    #[must_use]
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.owner.as_deref().is_none_or(|owner| owner == uid)
     }
 
     /// Returns the CEL expressions of the devices that it asks for, if it is not allocated.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Pod, State, Sync, pod::Stage};
+use super::{Pod, PodName, State, Sync, pod::Stage};
 use crate::{gpus::Holding, informer::Extent};
 
 /// Who holds the GPUs of a node.
@@ -25,38 +25,43 @@ impl State {
         let gpus = self.gpus.of(node);
         gpus.known()?;
         let holders = gpus.holders();
-        let holds = |namespace: &str, name: &str, pod: &Pod| {
+        let holds = |(namespace, name): &PodName| {
             let mut said = holders.iter().filter_map(|one| one.pod.as_ref());
-            said.any(|one| one.id.split_once('/') == Some((namespace, name)) && is(pod, one))
+            let here = |one: &Holding| one.id.split_once('/') == Some((namespace, name));
+            said.any(|one| here(one) && self.said(node, one).is_some())
         };
         let unreported = self
             .bound(node)
-            .filter(|((namespace, name), pod)| pod.gpus > 0 && !holds(namespace, name, pod));
+            .filter(|(name, pod)| pod.gpus > 0 && !holds(name));
         Some(Occupancy {
-            free: gpus.free_of(&holders, |pod| !self.is_over(pod)),
+            free: gpus.free_of(&holders, |pod| !self.is_over(node, pod)),
             unreported: unreported.map(|(_, pod)| Arc::clone(pod)).collect(),
         })
     }
 
-    /// Reports whether a pod that is said to hold GPUs has ended or is gone. While the watch of
-    /// pods fails, the exporter or claim that says it knows better.
+    /// Reports whether a pod that is said to hold GPUs of a node has ended or is gone. While the watch
+    /// of pods fails, the exporter or claim that says it knows better.
     #[must_use]
-    pub fn is_over(&self, one: &Holding) -> bool {
+    pub fn is_over(&self, node: &str, one: &Holding) -> bool {
         if self.extent != Extent::Whole || self.of_pods != Sync::Follows {
             return false;
         }
-        let Some((namespace, name)) = one.id.split_once('/') else {
-            return false;
-        };
-        let pod = self.pods.get(&(namespace.to_owned(), name.to_owned()));
-        pod.is_none_or(|pod| pod.stage == Stage::Ended || !is(pod, one))
+        let pod = self.said(node, one);
+        pod.is_none_or(|pod| pod.stage == Stage::Ended)
     }
-}
 
-/// Reports whether what is said is about this pod, and not about an earlier one of the same name.
-fn is(pod: &Pod, one: &Holding) -> bool {
-    let uids = pod.uid.as_ref().zip(one.uid.as_ref());
-    uids.is_none_or(|(known, said)| known == said)
+    /// Returns the pod that is said to hold GPUs of a node; `None` if it is gone. A later pod of its
+    /// name is not the same: without a UID, what is said is about the pod that is on the node.
+    #[must_use]
+    pub fn said(&self, node: &str, one: &Holding) -> Option<&Arc<Pod>> {
+        let (namespace, name) = one.id.split_once('/')?;
+        let pod = self.pods.get(&(namespace.to_owned(), name.to_owned()))?;
+        let is = match pod.uid.as_ref().zip(one.uid.as_ref()) {
+            Some((known, said)) => known == said,
+            None => self.extent != Extent::Whole || pod.node() == Some(node),
+        };
+        is.then_some(pod)
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        gpus::{Hardwares, Marks},
+        gpus::{Hardwares, Marks, id},
         mirror::Mirror,
     };
 
@@ -137,6 +142,35 @@ mod tests {
         mirror.pods_follow(true);
         let all = ["6", "2", "1"].map(str::to_owned).to_vec();
         assert_eq!(seen(&mirror, None), (None, all));
+    }
+
+    #[test]
+    fn a_report_without_a_uid_is_about_no_later_pod_of_the_name() {
+        for (stage, free) in [
+            (bound(), vec![1, 2, 3]),
+            (Stage::Unbound, vec![0, 1, 2, 3]),
+            (Stage::Bound("b".to_owned()), vec![0, 1, 2, 3]),
+        ] {
+            let mirror = Mirror::default();
+            mirror.set_pod(("n".to_owned(), "again".to_owned()), pod("2", stage));
+            mirror.all_pods(|_| true, Extent::Whole);
+            let held = Some(vec![allocation("again", None, &[0])]);
+            assert_eq!(seen(&mirror, held).0, Some(free));
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_an_earlier_pod_is_not_about_a_later_one() {
+        for extent in [Extent::OfClasses, Extent::Whole] {
+            let mirror = Mirror::default();
+            mirror.set_pod(("n".to_owned(), "again".to_owned()), pod("2", bound()));
+            mirror.all_pods(|_| true, extent);
+            let said = |uid: &str| {
+                let (id, uid) = (id("n", "again"), Some(uid.to_owned()));
+                mirror.read().said("a", &Holding { id, uid }).is_some()
+            };
+            assert_eq!((said("1"), said("2")), (false, true));
+        }
     }
 
     #[test]

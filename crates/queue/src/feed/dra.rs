@@ -37,11 +37,16 @@ pub fn giving(class: &Class) -> Name {
     }
 }
 
+/// Returns the claim of the queue that a pod names. One of an earlier pod of its name is not its own.
+pub(super) fn claim_of<'g>(gpus: &'g Gpus, pod: &Entry) -> Option<&'g Claim> {
+    let name = &pod.claim.as_ref()?.name;
+    let claim = gpus.devices().claim(&id(&pod.namespace, name));
+    claim.filter(|claim| claim.is_of(&pod.uid))
+}
+
 /// Reports whether a pod names a claim of the queue that does not exist.
 pub(super) fn lacks_claim(gpus: &Gpus, pod: &Entry) -> bool {
-    let claim = |name: &str| gpus.devices().claim(&id(&pod.namespace, name));
-    let named = pod.claim.as_ref();
-    named.is_some_and(|named| claim(&named.name).is_none())
+    pod.claim.is_some() && claim_of(gpus, pod).is_none()
 }
 
 impl Feed {

@@ -129,7 +129,7 @@ impl Feed {
         let devices = gpus.devices.as_ref();
         let sets = self.classes_and_resources(node, devices);
         let held = gpus.holders().into_iter().map(|one| Held {
-            pod: one.pod.map(|pod| self.holder(pod)),
+            pod: one.pod.map(|pod| self.holder(name, pod)),
             gpus: one.gpus,
         });
         let out = gpus.out();
@@ -197,11 +197,16 @@ impl Feed {
             .collect()
     }
 
-    /// Returns how the planner calls a pod that is said to hold GPUs: it must not take an earlier pod
-    /// of the same name for the present one, nor for one that comes later.
-    fn holder(&self, pod: Holding) -> Name {
-        let known = self.pods.get(&pod.id).map(|pod| pod.uid.as_str());
-        match pod.uid.is_none() || known == pod.uid.as_deref() {
+    /// Returns how the planner calls a pod that is said to hold GPUs of `node`: it must not take an
+    /// earlier pod of the same name for the present one, nor for one that comes later. Without a UID,
+    /// a report is about the pod that is bound there: one that is yet to come has no GPUs.
+    fn holder(&self, node: &Name, pod: Holding) -> Name {
+        let known = self.pods.get(&pod.id);
+        let is = match &pod.uid {
+            Some(uid) => known.is_some_and(|known| known.uid == *uid),
+            None => known.is_none_or(|known| known.node.as_ref() == Some(node)),
+        };
+        match is {
             true => pod.id,
             false => format!("{} before", pod.id).into(),
         }

@@ -4,7 +4,7 @@ use nvlink_cluster::gpus::User;
 use nvlink_planner::{Millis, Name};
 use serde_json::Value;
 
-use super::{Feed, entry::Entry, id, writing::earlier};
+use super::{Feed, dra::claim_of, entry::Entry, writing::earlier};
 use crate::{Placement, claim};
 
 /// For how long after it was made a claim is left alone, milliseconds: it may be unknown, because
@@ -31,14 +31,13 @@ impl Feed {
             let Some(entry) = self.pods.get(pod) else {
                 continue;
             };
-            let (Some(named), Some(placement)) = (&entry.claim, &entry.placement) else {
+            let (Some(_), Some(placement)) = (&entry.claim, &entry.placement) else {
                 continue;
             };
             if entry.expected.is_some() || entry.is_paused() {
                 continue;
             }
-            let devices = self.gpus.devices();
-            let claim = devices.claim(&id(&entry.namespace, &named.name));
+            let claim = claim_of(&self.gpus, entry);
             let due = entry.placed(placement).saturating_add(LAG);
             let without = match claim {
                 Some(claim) if claim.is_allocated() => continue,

@@ -293,6 +293,41 @@ fn a_released_pod_whose_claim_cannot_be_made_fails_after_a_while() {
 }
 
 #[test]
+fn a_claim_that_was_made_for_an_earlier_pod_of_the_name_is_not_its_own() {
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    let mut place = placed(&[0], 0);
+    place.uuids = vec!["GPU-0".to_owned()];
+    let released = released(&place);
+    let asks = Asks {
+        device_class: DRIVER.to_owned(),
+        broken: false,
+    };
+    let named = Named::of(&released).unwrap();
+    let made_for = |pod: &Value| object(pod, &named, &place.uuids, &asks, 1);
+    let mut namesake = released.clone();
+    namesake["metadata"]["uid"] = json!("namesake");
+    let mut earlier = made_for(&released);
+    let result = json!({"driver": DRIVER, "pool": "n1", "device": "gpu-0", "request": "rank-0"});
+    let status = json!({"allocation": {"devices": {"results": [result]}}});
+    earlier.status = Some(read(status));
+    let claim = id("team", "nvlink-domains-a");
+    queue.feed.claim(&claim, Claim::of(&earlier));
+    queue.feed.pod(namesake.clone());
+    let again = |queue: &Queue| queue.feed.unclaimed(NOW + 60_000).0.len();
+    assert_eq!(
+        again(&queue),
+        1,
+        "the scheduler allocates it to nobody else"
+    );
+    assert_eq!(queue.feed.lost(NOW).1, Some(NOW + 300_000));
+    queue.feed.claim(&claim, Claim::of(&made_for(&namesake)));
+    assert_eq!(again(&queue), 0);
+    assert_eq!(queue.feed.lost(NOW).1, None);
+}
+
+#[test]
 fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
     let mut queue = Queue::new();
     queue.node(json!({}));

@@ -229,11 +229,11 @@ fn the_queue_does_not_rest_while_a_released_pod_may_need_it() {
 
 #[test]
 fn a_pod_that_ended_leaves_no_report_to_its_namesake() {
-    let held = |uid: &str| {
+    let held = |uid: Option<&str>| {
         let allocation = Allocation {
             namespace: "team".to_owned(),
             pod: "a".to_owned(),
-            pod_uid: Some(uid.to_owned()),
+            pod_uid: uid.map(str::to_owned),
             gpus: vec![2, 3],
             ..Allocation::default()
         };
@@ -247,13 +247,18 @@ fn a_pod_that_ended_leaves_no_report_to_its_namesake() {
     namesake["metadata"]["uid"] = json!("namesake");
     let mut next = pod("b", 2, 3);
     next["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
-    for (known, gone) in [(true, true), (true, false), (false, false)] {
+    let cases = [(true, true), (true, false), (false, false)];
+    let uids = [Some("uid of a"), None];
+    for ((known, gone), uid) in cases
+        .into_iter()
+        .flat_map(|case| uids.map(|uid| (case, uid)))
+    {
         let mut queue = Queue::new();
         if known {
             queue.feed.pod(ended.clone());
         }
         // The kubelet still lists it.
-        queue.report(held("uid of a"));
+        queue.report(held(uid));
         queue.released(NOW);
         if gone {
             queue.feed.gone(&id("team", "a"));
@@ -264,6 +269,6 @@ fn a_pod_that_ended_leaves_no_report_to_its_namesake() {
         queue.feed.pod(next.clone());
         let releases = queue.releases(NOW);
         let gpus: Vec<_> = releases.iter().map(|one| &one.seats[0].gpus).collect();
-        assert_eq!(gpus, [&[2, 3]], "{known} {gone}");
+        assert_eq!(gpus, [&[2, 3]], "{known} {gone} {uid:?}");
     }
 }
