@@ -11,14 +11,17 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
     core::request::Request,
 };
-use nvlink_api::{MANAGER, pod::at};
+use nvlink_api::{
+    MANAGER,
+    pod::{self, at},
+};
 use nvlink_runtime::client;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::{
+    attempts::{Again, Attempts, code, in_patience, in_time},
     claim::{self, Named},
-    execute::{AT_ONCE, Again, Attempts, Move, Outcome, Outcomes, PATIENCE, Writer, code, in_time},
+    execute::{AT_ONCE, Move, Outcome, Outcomes, Writer},
     failpoint,
 };
 use crate::metrics::{Ended, Written};
@@ -98,7 +101,9 @@ impl Writer {
         };
         let uuids = &one.placement.uuids;
         let object = claim::object(&one.document, &named, uuids, &one.asks, self.term);
-        let (mut attempts, mut later) = (Attempts::default(), 0);
+        let namespace = pod::text(&one.document, &["metadata", "namespace"]);
+        let about = ["ResourceClaim", namespace, &named.name];
+        let (mut attempts, mut later) = (Attempts::new(about, Written::Claim.as_str()), 0);
         loop {
             let Ok(permit) = self.permits.acquire().await else {
                 return Err(Outcome::Stopped);
@@ -107,8 +112,7 @@ impl Writer {
                 return Err(Outcome::Stopped);
             }
             let attempt = self.attempt_claim(&one.document, &object, wish, attempts.are_many());
-            let found = timeout(PATIENCE, attempt).await;
-            let found = found.unwrap_or(Err(Again::UNANSWERED));
+            let found = in_patience(attempt).await;
             drop(permit);
             self.count_claim(&found);
             let again = match found {
@@ -121,7 +125,7 @@ impl Writer {
                 }
                 Ok(Found::Later) => {
                     later += 1;
-                    Again::UNANSWERED
+                    Again::SOON
                 }
                 Err(again) => again,
             };
@@ -251,7 +255,7 @@ fn judge(
 fn retry(error: &kube::Error, many: bool) -> Result<Found, Again> {
     match Again::after(error) {
         Some(again) if !(many && again.failed) => Err(again),
-        None if code(error) == 409 => Err(Again::UNANSWERED),
+        None if code(error) == 409 => Err(Again::SOON),
         Some(_) | None => Ok(Found::Wrong(client::reason(error))),
     }
 }

@@ -1,7 +1,7 @@
 //! Carries out what a round says: writes pods, a limited number at a time, and says how each write
 //! ended.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1;
@@ -14,31 +14,19 @@ use nvlink_api::{MANAGER, pod};
 use nvlink_planner::Name;
 use nvlink_runtime::{client, lease::Leadership};
 use serde_json::Value;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 
 use super::{
     Life, Placement,
+    attempts::{Again, Attempts, code, in_patience, in_time},
     claim::Asks,
     failpoint,
     writes::{self, PodPatch, Write},
 };
-use crate::metrics::{Ended, Metrics, Written};
+use crate::metrics::{Ended, Metrics};
 
 /// The most writes at a time.
 pub(super) const AT_ONCE: usize = 64;
-/// Pauses before a write is tried again that the API server had no time for.
-pub(super) const FIRST: Duration = Duration::from_millis(100);
-pub(super) const LONGEST: Duration = Duration::from_secs(10);
-/// How long an answer may take. A write that is not answered is tried again: it says which version
-/// it changes, so it is not made twice.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the API server may work on a write, seconds: it then answers with an error, also where
-/// it waits for a webhook of somebody else. Less than [`PATIENCE`].
-const DEADLINE: &str = "timeout=4s";
-/// After so many answers that the API server failed (5xx), what it was to write is read. If that
-/// can be read and has not changed, the write is refused: something that it calls, such as a webhook
-/// of somebody else, may be down for long. With [`FIRST`], this takes some seconds.
-const FAILURES: u32 = 6;
 /// The most times that a pod is written again because somebody else keeps changing it.
 const CONFLICTS: usize = 20;
 
@@ -223,7 +211,9 @@ impl Writer {
             Ok(patch) => patch,
             Err(error) => return Outcome::Refused(error.to_string()),
         };
-        let mut attempts = Attempts::default();
+        let text = |field| pod::text(document, &["metadata", field]);
+        let object = ["Pod", text("namespace"), text("name")];
+        let mut attempts = Attempts::new(object, write.kind().as_str());
         loop {
             let Ok(permit) = self.permits.acquire().await else {
                 return Outcome::Stopped;
@@ -232,10 +222,9 @@ impl Writer {
                 return Outcome::Stopped;
             }
             let attempt = self.attempt(document, &patch, attempts.are_many());
-            let answer = timeout(PATIENCE, attempt).await;
-            let answer = answer.unwrap_or(Err(Again::UNANSWERED));
+            let answer = in_patience(attempt).await;
             if matches!(answer, Ok(Outcome::Written(_))) {
-                failpoint::passed(write.kind());
+                failpoint::passed(write.kind().as_str());
             }
             drop(permit);
             self.count(write, &answer);
@@ -247,12 +236,6 @@ impl Writer {
     }
 
     fn count(&self, write: &Write, answer: &Result<Outcome, Again>) {
-        let write = match write {
-            Write::Prepare(_) => Written::Prepare,
-            Write::Release(_) => Written::Release,
-            Write::Reassign(_) => Written::Reassign,
-            Write::Reject { .. } => Written::Reject,
-        };
         let ended = match answer {
             Ok(Outcome::Written(_)) => Ended::Written,
             Ok(Outcome::Changed(_)) => Ended::Conflict,
@@ -260,7 +243,7 @@ impl Writer {
             Ok(Outcome::Refused(_)) => Ended::Refused,
             Ok(Outcome::Stopped) | Err(_) => Ended::Unanswered,
         };
-        self.metrics.queue().write(write, ended);
+        self.metrics.queue().write(write.kind(), ended);
     }
 
     /// Writes a pod once. Fails if it must be tried again; after `many` attempts, not because the
@@ -288,7 +271,7 @@ impl Writer {
             return Ok(Outcome::Gone);
         }
         let found = self.get(document).await;
-        let Some(current) = found.map_err(|_| Again::UNANSWERED)? else {
+        let Some(current) = found.map_err(|error| Again::unanswered(&error))? else {
             return Ok(Outcome::Gone);
         };
         let same = |field| {
@@ -329,93 +312,6 @@ impl Writer {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Why and when a write is tried again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Again {
-    /// After this time, if the API server names one.
-    wait: Option<Duration>,
-    /// The API server answers that it failed.
-    pub(super) failed: bool,
-}
-
-impl Again {
-    /// There was no answer.
-    pub(super) const UNANSWERED: Self = Self {
-        wait: None,
-        failed: false,
-    };
-
-    /// Returns when to try again after `error`; `None` if that cannot help.
-    pub(super) fn after(error: &kube::Error) -> Option<Self> {
-        let kube::Error::Api(status) = error else {
-            tracing::debug!(
-                reason = client::reason(error),
-                "no answer to a write of the queue; retrying"
-            );
-            return Some(Self::UNANSWERED);
-        };
-        let details = status.details.as_ref();
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
-        let wait = Duration::from_secs(seconds.into()).min(LONGEST);
-        matches!(status.code, 429 | 500..).then_some(Self {
-            wait: (seconds > 0).then_some(wait),
-            failed: status.code >= 500,
-        })
-    }
-}
-
-/// The attempts of one write so far.
-#[derive(Debug)]
-pub(super) struct Attempts {
-    pause: Duration,
-    /// How often the API server has answered that it failed.
-    failures: u32,
-}
-
-impl Default for Attempts {
-    fn default() -> Self {
-        Self {
-            pause: FIRST,
-            failures: 0,
-        }
-    }
-}
-
-impl Attempts {
-    /// Reports whether the next failure of the API server is one too many.
-    pub(super) fn are_many(&self) -> bool {
-        self.failures + 1 >= FAILURES
-    }
-
-    /// Waits until the next attempt is due.
-    pub(super) async fn pause(&mut self, again: Again) {
-        self.failures = self.failures.saturating_add(again.failed.into());
-        tokio::time::sleep(again.wait.unwrap_or(self.pause)).await;
-        self.pause = (self.pause * 2).min(LONGEST);
-    }
-}
-
-/// Returns the code of the API server's answer, or 0.
-pub(super) fn code(error: &kube::Error) -> u16 {
-    match error {
-        kube::Error::Api(status) => status.code,
-        _ => 0,
-    }
-}
-
-/// Gives a write its [`DEADLINE`].
-pub(super) fn in_time(request: http::Request<Vec<u8>>) -> kube::Result<http::Request<Vec<u8>>> {
-    let (mut head, body) = request.into_parts();
-    let between = match head.uri.query() {
-        None => "?",
-        Some(query) if query.is_empty() || query.ends_with('&') => "",
-        Some(_) => "&",
-    };
-    let uri = format!("{}{between}{DEADLINE}", head.uri).parse();
-    head.uri = uri.map_err(|error: http::uri::InvalidUri| kube::Error::HttpError(error.into()))?;
-    Ok(http::Request::from_parts(head, body))
 }
 
 /// Returns the most writes at a time. One that ends the process in a test is the last one.

@@ -35,12 +35,14 @@
 //! - `clock`: the time by which pods wait;
 //! - `idle`: whether there is anything to do;
 //! - `post`: writes what pods show;
+//! - `attempts`: the attempts of one write, and what the log says of one that nobody answers;
 //! - `claims`: creates the claims of pods;
 //! - `execute`: carries out what a round of the planner says;
 //! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
 mod assembly;
+mod attempts;
 pub mod board;
 pub mod claim;
 mod claims;

@@ -1,6 +1,9 @@
 //! Writes what pods show: conditions and annotations, and Events.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{
     api::{core::v1, events::v1::Event},
@@ -53,8 +56,30 @@ struct Said<'a> {
 pub(super) struct Posted {
     /// Whether the status is written.
     pub(super) written: bool,
-    /// What the API server refused. A conflict, or a pod that is gone, is no failure.
-    pub(super) failed: Option<String>,
+    /// What the API server refused or did not answer. A conflict, or a pod that is gone, is no failure.
+    pub(super) failed: Option<Failed>,
+}
+
+/// A write that failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// What was written, for the log.
+    pub(super) write: &'static str,
+    /// What the API server said, or why it said nothing.
+    pub(super) reason: String,
+    /// How long that took.
+    pub(super) after: Duration,
+}
+
+impl Failed {
+    fn new(write: &'static str, began: Instant, reason: String) -> Self {
+        let after = began.elapsed();
+        Self {
+            write,
+            reason,
+            after,
+        }
+    }
 }
 
 impl Poster {
@@ -117,7 +142,9 @@ impl Poster {
         }
     }
 
-    async fn status(&self, document: &Value, patch: &Value) -> Result<bool, String> {
+    async fn status(&self, document: &Value, patch: &Value) -> Result<bool, Failed> {
+        let began = Instant::now();
+        let failed = |reason| Failed::new("status", began, reason);
         let text = |field| pod::at(document, &["metadata", field]).and_then(Value::as_str);
         let (namespace, name) = (text("namespace"), text("name").unwrap_or_default());
         let requests = Request::new(v1::Pod::url_path(&(), namespace));
@@ -127,7 +154,7 @@ impl Poster {
         };
         let patch = Patch::Strategic(patch);
         let request = requests.patch_subresource("status", name, &params, &patch);
-        let request = request.map_err(|error| error.to_string())?;
+        let request = request.map_err(|error| failed(error.to_string()))?;
         let answer = self.client.request::<Value>(request).await;
         let ended = match &answer {
             Ok(_) => Ended::Written,
@@ -142,13 +169,14 @@ impl Poster {
         self.metrics.queue().write(Written::Show, ended);
         match (ended, answer) {
             (Ended::Gone | Ended::Conflict, _) => Ok(false),
-            (_, Err(error)) => Err(client::reason(&error)),
+            (_, Err(error)) => Err(failed(client::reason(&error))),
             (_, Ok(_)) => Ok(true),
         }
     }
 
     /// Creates an Event about a pod, unless there is one of this name.
-    async fn event(&self, document: &Value, said: &Said<'_>) -> Result<(), String> {
+    async fn event(&self, document: &Value, said: &Said<'_>) -> Result<(), Failed> {
+        let began = Instant::now();
         let text = |field| {
             let text = pod::at(document, &["metadata", field]).and_then(Value::as_str);
             text.unwrap_or_default().to_owned()
@@ -183,7 +211,7 @@ impl Poster {
         match api.create(&PostParams::default(), &event).await {
             // The namespace is being deleted, or the Event is there.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(client::reason(&error)),
+            Err(error) => Err(Failed::new("event", began, client::reason(&error))),
             Ok(_) => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ use nvlink_api::{
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Life, Placement, claim::Named, notice::TEMPORARY, prune::prune};
+use super::{Life, Placement, claim::Named, metrics::Written, notice::TEMPORARY, prune::prune};
 
 /// The reason in the status of a pod that waited too long.
 pub(crate) const TIMEOUT: &str = "QueueTimeout";
@@ -71,13 +71,13 @@ pub(crate) enum Unwritable {
 }
 
 impl Write {
-    /// Returns what it is called in tests.
-    pub(super) fn kind(&self) -> &'static str {
+    /// Returns what it is called in metrics, in the log and in tests.
+    pub(super) fn kind(&self) -> Written {
         match self {
-            Self::Prepare(_) => "prepare",
-            Self::Release(_) => "release",
-            Self::Reassign(_) => "reassign",
-            Self::Reject { .. } => "reject",
+            Self::Prepare(_) => Written::Prepare,
+            Self::Release(_) => Written::Release,
+            Self::Reassign(_) => Written::Reassign,
+            Self::Reject { .. } => Written::Reject,
         }
     }
 

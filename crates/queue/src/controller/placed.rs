@@ -35,10 +35,8 @@ impl State {
             let metrics = self.metrics.placements();
             metrics.outcome(&told.class, mapping, outcome);
         }
-        if let Some(reason) = posted.failed
-            && self.complaints.is_due(&reason, std::time::Instant::now())
-        {
-            tracing::warn!(%pod, reason, "cannot write which GPUs a pod got; retrying");
+        if let Some(failed) = posted.failed {
+            self.complain(pod, failed, "cannot write which GPUs a pod got; retrying");
         }
     }
 

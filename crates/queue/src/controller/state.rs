@@ -26,7 +26,7 @@ use crate::{
     feed::Feed,
     life,
     metrics::Metrics,
-    post::Posted,
+    post::{Failed, Posted},
     review::Review,
 };
 
@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
     leaving: HashMap<Id, Leaving>,
-    pub(super) complaints: Complaints,
+    complaints: Complaints,
     /// The number of jobs whose pods are being written.
     pub(super) moving: usize,
     pub(super) term: i32,
@@ -202,10 +202,21 @@ impl State {
 
     fn shown(&mut self, pod: &Name, posted: Posted) {
         self.board.posted(pod, posted.written, self.clock.now());
-        if let Some(reason) = posted.failed
-            && self.complaints.is_due(&reason, std::time::Instant::now())
-        {
-            tracing::warn!(%pod, reason, "cannot show why a pod waits; retrying");
+        if let Some(failed) = posted.failed {
+            self.complain(pod, failed, "cannot show why a pod waits; retrying");
+        }
+    }
+
+    /// Logs that a pod does not show something, unless the same was logged a short time ago.
+    pub(super) fn complain(&mut self, pod: &Name, failed: Failed, what: &'static str) {
+        let Failed {
+            write,
+            reason,
+            after,
+        } = failed;
+        if self.complaints.is_due(&reason, std::time::Instant::now()) {
+            let seconds = after.as_secs();
+            tracing::warn!(%pod, write, seconds, reason, "{what}");
         }
     }
 

@@ -1,8 +1,11 @@
 //! Writes against an API server that fails.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use http::{Method, Request, Response, StatusCode};
@@ -10,11 +13,13 @@ use kube::client::Body;
 use nvlink_runtime::lease::Candidate;
 use nvlink_topology::labels;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::claim::{self, Named};
 
+/// In place of the status of an answer: there is none.
+const SILENCE: StatusCode = StatusCode::CONTINUE;
 const DOWN: &str =
     "Internal error occurred: failed calling webhook \"x.example.com\": connection refused";
 /// A write that ends at all ends within this time.
@@ -62,7 +67,12 @@ impl Api {
         let service = tower::service_fn(move |request: Request<Body>| {
             let (status, body) = api.answer(&request);
             let body = Body::from(body.to_string().into_bytes());
-            async move { Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?) }
+            async move {
+                if status == SILENCE {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?)
+            }
         });
         let client = Client::new(service, "default");
         let candidate = Candidate::new(client.clone(), "system", "webhook", "a".to_owned());
@@ -208,4 +218,58 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     });
     let (outcome, _) = api.release(claiming()).await;
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+}
+
+/// Returns the lines that are logged while the release of `pod` ends.
+async fn logged(answers: Answers, pod: Value) -> Vec<String> {
+    let (mut log, writer) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer));
+    let guard = tracing::subscriber::set_default(subscriber.with_ansi(false).finish());
+    let (outcome, _) = Api::new(answers).release(pod).await;
+    drop(guard);
+    assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut log, &mut text).unwrap();
+    let lines = text.lines().filter(|line| line.contains("is not answered"));
+    lines.map(str::to_owned).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_not_answered_is_logged_with_its_object() {
+    let silent: Answers = |_, count| match count {
+        ..10 => (SILENCE, Value::Null),
+        _ => (StatusCode::OK, pod("2")),
+    };
+    let busy: Answers = |_, count| match count {
+        ..10 => failure(StatusCode::TOO_MANY_REQUESTS, "too many requests"),
+        _ => (StatusCode::OK, pod("2")),
+    };
+    for (pod, answers, words, reason) in [
+        (
+            pod("1"),
+            silent,
+            ["Pod", "a", "release"],
+            "no answer in 5 s",
+        ),
+        (
+            claiming(),
+            silent,
+            ["ResourceClaim", "a-gpus", "claim"],
+            "no answer in 5 s",
+        ),
+        (pod("1"), busy, ["Pod", "a", "release"], "too many requests"),
+    ] {
+        let lines = logged(answers, pod).await;
+        let [kind, name, write] = words;
+        let object =
+            format!(r#"kind="{kind}" namespace="team" name="{name}" write="{write}" seconds="#);
+        let right = |line: &String| line.contains(&object) && line.contains(reason);
+        assert!(lines.iter().all(right), "{lines:?}");
+        assert!((1..3).contains(&lines.len()), "once a minute: {lines:?}");
+    }
+    let briefly: Answers = |_, count| match count {
+        ..3 => failure(StatusCode::TOO_MANY_REQUESTS, "too many requests"),
+        _ => (StatusCode::OK, pod("2")),
+    };
+    assert_eq!(logged(briefly, pod("1")).await, [""; 0], "no news");
 }

@@ -50,7 +50,8 @@ pub enum Ended {
 }
 
 impl Written {
-    fn as_str(self) -> &'static str {
+    /// Returns it as metrics and the log have it.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
             Self::Claim => "claim",
