@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 
 use nvlink_planner::{Millis, Name, Waiting};
+use nvlink_topology::Scope;
 use serde_json::{Value, json};
 
 use super::{
-    Member,
     feed::{Feed, Left},
     notice::{About, LATER, Notice, Post, SOON, Shown, Urgency},
 };
@@ -82,10 +82,18 @@ pub struct Task {
     pub event: Option<String>,
 }
 
+/// A pod that waits.
+#[derive(Clone, Copy)]
+struct Waiter<'a> {
+    pod: &'a Name,
+    uid: &'a str,
+    about: About<'a>,
+}
+
 struct Candidate<'a> {
     urgency: Urgency,
     at: Millis,
-    pod: &'a Name,
+    waiter: Waiter<'a>,
     notice: Notice,
 }
 
@@ -155,55 +163,78 @@ impl Board {
                 let Some(member) = feed.member(pod) else {
                     continue;
                 };
-                let known = self.pods.get(pod).is_some_and(|it| it.uid == member.uid);
-                if !known && feed.is_queued(pod) {
-                    if read == 0 {
-                        self.wake(now + LOOK);
-                        continue;
-                    }
-                    read -= 1;
-                    let shown = Shown::of(&feed.document(pod).unwrap_or_default());
-                    let posted = Posted::found(member, &shown, &notice, now);
-                    self.pods.insert(pod.clone(), posted);
-                }
-                let posted = self.pods.get_mut(pod).filter(|it| it.uid == member.uid);
-                let Some((urgency, at, due)) = posted
-                    .map_or(Some((Urgency::Now, Millis::MIN, Millis::MIN)), |posted| {
-                        posted.due(&notice, self.look, now)
-                    })
-                else {
-                    continue;
-                };
-                if due > now {
-                    self.wake(due);
-                    continue;
-                }
-                found.push(Candidate {
-                    urgency,
-                    at,
-                    pod,
-                    notice: notice.clone(),
-                });
+                let (uid, about) = (member.uid.as_str(), About::from(member));
+                let waiter = Waiter { pod, uid, about };
+                found.extend(self.candidate(waiter, &notice, feed, &mut read, now));
             }
+        }
+        for one in feed.unaccepted() {
+            let (pod, uid) = (one.pod, one.uid);
+            let about = About {
+                class: one.class,
+                project: one.namespace,
+                reach: Scope::Cluster,
+            };
+            let (waiter, notice) = (Waiter { pod, uid, about }, Notice::unaccepted(one.why));
+            found.extend(self.candidate(waiter, &notice, feed, &mut read, now));
         }
         found
     }
 
-    fn task(&mut self, candidate: &Candidate<'_>, feed: &Feed, now: Millis) -> Option<Task> {
-        let Candidate { pod, notice, .. } = candidate;
-        let (document, member) = (feed.document(pod)?, feed.member(pod)?);
+    /// Returns a pod if it is to be written now. Of those that are not known yet, `read` more are read.
+    fn candidate<'a>(
+        &mut self,
+        waiter: Waiter<'a>,
+        notice: &Notice,
+        feed: &Feed,
+        read: &mut usize,
+        now: Millis,
+    ) -> Option<Candidate<'a>> {
+        let Waiter { pod, uid, about } = waiter;
+        let known = self.pods.get(pod).is_some_and(|it| it.uid == uid);
+        if !known && feed.is_queued(pod) {
+            if *read == 0 {
+                self.wake(now + LOOK);
+                return None;
+            }
+            *read -= 1;
+            let shown = Shown::of(&feed.document(pod).unwrap_or_default());
+            let posted = Posted::found(uid, &shown, notice, about, now);
+            self.pods.insert(pod.clone(), posted);
+        }
         let look = self.look;
-        let posted = self.pods.entry((*pod).clone());
-        let posted = posted.or_insert_with(|| Posted::new(&member.uid, look));
-        if posted.uid != member.uid {
-            *posted = Posted::new(&member.uid, look);
+        let posted = self.pods.get_mut(pod).filter(|it| it.uid == uid);
+        let (urgency, at, due) = match posted {
+            Some(posted) => posted.due(notice, look, now)?,
+            None => (Urgency::Now, Millis::MIN, Millis::MIN),
+        };
+        if due > now {
+            self.wake(due);
+            return None;
+        }
+        Some(Candidate {
+            urgency,
+            at,
+            waiter,
+            notice: notice.clone(),
+        })
+    }
+
+    fn task(&mut self, candidate: &Candidate<'_>, feed: &Feed, now: Millis) -> Option<Task> {
+        let Candidate { waiter, notice, .. } = candidate;
+        let Waiter { pod, uid, about } = *waiter;
+        let document = feed.document(pod)?;
+        let look = self.look;
+        let posted = self.pods.entry(pod.clone());
+        let posted = posted.or_insert_with(|| Posted::new(uid, look));
+        if posted.uid != uid {
+            *posted = Posted::new(uid, look);
         }
         posted.open = Some(notice.clone());
-        let about = About::from(member);
         let post = Post::waits(notice, about, now);
         let event = posted.is_news(notice.word(), now);
         Some(Task {
-            pod: (*pod).clone(),
+            pod: pod.clone(),
             patch: post.patch(&document, feed.is_queued(pod), now),
             event: event.then(|| notice.message(about, now)),
             document,
@@ -298,11 +329,11 @@ impl Posted {
     }
 
     /// Returns what an earlier leader wrote.
-    fn found(member: &Member, shown: &Shown, notice: &Notice, now: Millis) -> Self {
-        let mut this = Self::new(&member.uid, 0);
+    fn found(uid: &str, shown: &Shown, notice: &Notice, about: About<'_>, now: Millis) -> Self {
+        let mut this = Self::new(uid, 0);
         this.at = now;
         this.first = shown.eta;
-        match notice.after_shown(shown, About::from(member), now) {
+        match notice.after_shown(shown, about, now) {
             Some(Urgency::Now) => {}
             Some(_) => {
                 this.told = Some(Told::new(notice.word(), now, QUIET));

@@ -42,7 +42,7 @@ use super::{Life, Object, Past, Placement, notice::Obstacle, placement::id, read
 pub use dra::giving;
 pub use lost::Lost;
 pub use outcomes::{Moved, Seated};
-pub use shown::Left;
+pub use shown::{Left, Unaccepted};
 pub use unclaimed::Unclaimed;
 pub use writing::Leaver;
 

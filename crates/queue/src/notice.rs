@@ -23,14 +23,16 @@ pub struct Notice {
     pub reason: Reason,
     /// What the planner knows nothing of.
     pub obstacle: Option<Obstacle>,
-    /// The position among the jobs of its class, from 1.
-    pub position: u32,
+    /// The position among the jobs of its class, from 1; `None` while its class has no order.
+    pub position: Option<u32>,
     /// When it is expected to start.
     pub eta: Option<Eta>,
 }
 
 /// The word for a job that the queue cannot start although it has its turn.
 pub const REFUSED: &str = "Refused";
+/// The word for a job whose class cannot be used.
+pub const UNACCEPTED: &str = "Unaccepted";
 
 /// What keeps a job from starting that only its pods, or the API server, can say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub enum Obstacle {
     Doubt(Doubt),
     /// It had its turn, and the queue cannot start it, for this reason.
     Refused(Box<str>),
+    /// Its class cannot be used, for this reason.
+    Unaccepted(Box<str>),
 }
 
 /// The pod that shows it.
@@ -97,8 +101,19 @@ impl Notice {
         Self {
             reason: waiting.reason.clone(),
             obstacle: obstacle.filter(|_| incomplete).cloned(),
-            position: waiting.class_position,
+            position: Some(waiting.class_position),
             eta: waiting.eta,
+        }
+    }
+
+    /// Returns what a pod shows whose class cannot be used, for this reason.
+    #[must_use]
+    pub fn unaccepted(why: &str) -> Self {
+        Self {
+            reason: Reason::Incomplete,
+            obstacle: Some(Obstacle::Unaccepted(why.into())),
+            position: None,
+            eta: None,
         }
     }
 
@@ -107,7 +122,8 @@ impl Notice {
     pub fn word(&self) -> &'static str {
         match &self.obstacle {
             Some(Obstacle::Refused(_)) => REFUSED,
-            _ => words::word(&self.reason),
+            Some(Obstacle::Unaccepted(_)) => UNACCEPTED,
+            Some(Obstacle::Doubt(_)) | None => words::word(&self.reason),
         }
     }
 
@@ -115,7 +131,10 @@ impl Notice {
     #[must_use]
     pub fn message(&self, about: About<'_>, now: Millis) -> String {
         let why = self.why(about);
-        let (position, class) = (self.position, about.class);
+        let Some(position) = self.position else {
+            return why;
+        };
+        let class = about.class;
         let start = match self.is_planned() {
             true => format!("; {}", words::start(self.eta, now)),
             false => String::new(),
@@ -136,7 +155,10 @@ impl Notice {
                 labels::QUEUE_REASON,
                 Some(format!("{}: {why}", self.word())),
             ),
-            (labels::QUEUE_POSITION, Some(self.position.to_string())),
+            (
+                labels::QUEUE_POSITION,
+                self.position.map(|position| position.to_string()),
+            ),
             (labels::QUEUE_ETA, self.start().map(words::stamp)),
         ]
     }
@@ -180,9 +202,7 @@ impl Notice {
         if !shown.queued || word != Some(self.word()) {
             return Some(Urgency::Now);
         }
-        let moved = shown
-            .position
-            .is_none_or(|before| has_moved(before, self.position));
+        let moved = has_moved(shown.position, self.position);
         if moved || has_shifted(shown.eta, self.start(), now) {
             return Some(Urgency::Soon);
         }
@@ -198,11 +218,18 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         Some(Obstacle::Refused(why)) => {
             format!("it had its turn, but the queue cannot start it and tries again: {why}")
         }
+        Some(Obstacle::Unaccepted(why)) => {
+            let class = about.class;
+            format!("its class {class} cannot be used, so it waits until that is corrected: {why}")
+        }
         None => words::sentence(reason, about.reach, about.project),
     }
 }
 
-fn has_moved(from: u32, to: u32) -> bool {
+fn has_moved(from: Option<u32>, to: Option<u32>) -> bool {
+    let (Some(from), Some(to)) = (from, to) else {
+        return from != to;
+    };
     let least = match from.max(to) {
         ..=FRONT => 1,
         back => back / 10,

@@ -13,6 +13,18 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
         .queues()
         .map(|class| (class.to_owned(), Depth::default()))
         .collect();
+    let mut add = |class: &str, reason: &'static str, gpus: u32, created: Option<Millis>| {
+        let waited = now.saturating_sub(created.unwrap_or(now));
+        let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
+        if !depth.contains_key(class) {
+            depth.insert(class.to_owned(), Depth::default());
+        }
+        if let Some(depth) = depth.get_mut(class) {
+            *depth.pods.entry(reason).or_default() += 1;
+            depth.gpus = depth.gpus.saturating_add(gpus);
+            depth.oldest = depth.oldest.max(waited);
+        }
+    };
     for one in waiting {
         let reason = match feed.obstacle(&one.job) {
             Some(Obstacle::Refused(_)) => "refused",
@@ -22,17 +34,12 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             let Some(member) = feed.member(pod) else {
                 continue;
             };
-            let created = member.created.map_or(now, |at| at.as_millisecond());
-            let waited = u64::try_from(now.saturating_sub(created)).unwrap_or(0);
-            if !depth.contains_key(&member.class) {
-                depth.insert(member.class.clone(), Depth::default());
-            }
-            if let Some(depth) = depth.get_mut(&member.class) {
-                *depth.pods.entry(reason).or_default() += 1;
-                depth.gpus = depth.gpus.saturating_add(member.gpus);
-                depth.oldest = depth.oldest.max(Duration::from_millis(waited));
-            }
+            let created = member.created.map(|at| at.as_millisecond());
+            add(&member.class, reason, member.gpus, created);
         }
+    }
+    for one in feed.unaccepted() {
+        add(one.class, "unaccepted", one.gpus, one.created);
     }
     depth
 }

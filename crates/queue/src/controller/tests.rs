@@ -9,6 +9,7 @@ use nvlink_cluster::{
 };
 use nvlink_runtime::lease::Candidate;
 use nvlink_topology::{NodeTopologySpec, labels};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::{Value, json};
 
 use super::{effect::Effect, state::State, *};
@@ -166,6 +167,42 @@ async fn a_step_decides_what_to_do_and_how_it_ended_comes_back() {
     let (_, moves) = taken(&mut state);
     let released: Vec<&str> = moves.iter().map(|one| &*one.pod.0).collect();
     assert_eq!(released, ["team/b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_class_cannot_be_used_are_counted() {
+    let mut state = state();
+    heard(&mut state);
+    appears(&mut state, pod("a", 8));
+    let mut registry = Registry::default();
+    state
+        .metrics
+        .register(&mut registry, &mut Registry::default());
+    let counted = |state: &State| {
+        state.metrics.age();
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("queue_waiting"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = |reason: &str| {
+        [
+            format!(r#"queue_waiting_pods{{class="line",reason="{reason}"}} 1"#),
+            r#"queue_waiting_gpus{class="line"} 8"#.to_owned(),
+        ]
+    };
+    assert_eq!(counted(&state), lines("impossible"));
+    passes(1).await;
+    let broken = Event::Class("line".to_owned(), Some(Err("a typo".to_owned())));
+    assert!(state.apply(happened(vec![broken])));
+    state.step();
+    assert_eq!(counted(&state), lines("unaccepted"));
+    let (names, _) = taken(&mut state);
+    assert_eq!(names.last(), Some(&"show"));
+    passes(31).await;
+    assert!(!state.is_idle(), "its pod waits");
 }
 
 #[tokio::test(start_paused = true)]

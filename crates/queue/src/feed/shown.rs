@@ -1,6 +1,6 @@
 //! What pods show, for the board.
 
-use nvlink_planner::{Name, Seat};
+use nvlink_planner::{Millis, Name, Seat};
 
 use super::{Feed, entry::Entry};
 use crate::{Life, notice::Obstacle};
@@ -14,6 +14,25 @@ pub struct Left {
     pub uid: String,
     /// Why it waits no more.
     pub why: String,
+}
+
+/// A waiting pod whose class cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unaccepted<'a> {
+    /// The pod.
+    pub pod: &'a Name,
+    /// Its UID.
+    pub uid: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// The name of its class.
+    pub class: &'a str,
+    /// The number of GPUs of the usual resource that it requests: that of its class is not known.
+    pub gpus: u32,
+    /// When it was created, by the API server's present clock.
+    pub created: Option<Millis>,
+    /// Why its class cannot be used.
+    pub why: &'a str,
 }
 
 impl Entry {
@@ -57,6 +76,23 @@ impl Feed {
                 pod: pod.clone(),
                 uid: entry.uid.clone(),
                 why: entry.why_left(),
+            })
+        })
+    }
+
+    /// Returns the waiting pods whose classes cannot be used: the planner does not know them.
+    pub fn unaccepted(&self) -> impl Iterator<Item = Unaccepted<'_>> {
+        self.strays.iter().filter_map(|pod| {
+            let entry = self.pods.get(pod).filter(|entry| entry.waits())?;
+            let class = entry.class.as_deref()?;
+            Some(Unaccepted {
+                pod,
+                uid: &entry.uid,
+                namespace: &entry.namespace,
+                class,
+                gpus: entry.gpus,
+                created: entry.since(),
+                why: self.classes.get(class)?.as_ref().err()?,
             })
         })
     }

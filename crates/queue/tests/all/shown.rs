@@ -39,7 +39,7 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
     Notice {
         reason,
         obstacle: None,
-        position,
+        position: Some(position),
         eta,
     }
 }
@@ -216,8 +216,8 @@ fn feed(pods: impl IntoIterator<Item = Value>) -> Feed {
 fn waiting(name: &str, notice: &Notice) -> Waiting {
     Waiting {
         job: format!("team/{name}").as_str().into(),
-        position: notice.position,
-        class_position: notice.position,
+        position: notice.position.unwrap(),
+        class_position: notice.position.unwrap(),
         eta: notice.eta,
         reason: notice.reason.clone(),
     }
@@ -366,4 +366,44 @@ fn a_pod_that_waits_no_more_says_so() {
     feed.pod(a);
     assert_eq!(board.look(&[], &feed, false, NOW + 60_000), []);
     assert_eq!(board.next(), None);
+}
+
+#[test]
+fn a_pod_whose_class_cannot_be_used_says_so_until_it_can_be() {
+    let mut feed = feed([pod("a")]);
+    let mut board = Board::default();
+    let full = [waiting("a", &full(2, 3, NOW + MINUTE))];
+    let mut a = pod("a");
+    apply(&mut a, &board.look(&full, &feed, false, NOW)[0].patch);
+    board.posted(&"team/a".into(), true, NOW);
+    feed.pod(a.clone());
+    let unknown = "its spec cannot be parsed: placement: unknown field";
+    feed.class("fast", Some(Err(unknown.to_owned())));
+    let tasks = board.look(&[], &feed, false, NOW + MINUTE);
+    assert_eq!(names(&tasks), ["team/a"]);
+    let why =
+        format!("its class fast cannot be used, so it waits until that is corrected: {unknown}");
+    assert_eq!(tasks[0].event.as_ref(), Some(&why));
+    apply(&mut a, &tasks[0].patch);
+    assert_eq!(a["status"]["conditions"][0]["reason"], "Unaccepted");
+    assert_eq!(a["status"]["conditions"][0]["message"], why);
+    let shown = Shown::of(&a);
+    assert_eq!(shown.reason, Some(format!("Unaccepted: {why}")));
+    assert_eq!((shown.position, shown.eta), (None, None));
+    board.posted(&"team/a".into(), true, NOW + MINUTE);
+    feed.pod(a.clone());
+    assert_eq!(board.look(&[], &feed, false, NOW + 2 * MINUTE), [], "once");
+    let mut later = Board::default();
+    assert_eq!(
+        later.look(&[], &feed, false, NOW),
+        [],
+        "a later leader knows it"
+    );
+
+    let spec = json!({"placement": {"whenUnavailable": "Queue"}});
+    let class = Class::new("fast", &serde_json::from_value(spec).unwrap()).unwrap();
+    feed.class("fast", Some(Ok(Arc::new(class))));
+    let tasks = board.look(&full, &feed, false, NOW + 3 * MINUTE);
+    apply(&mut a, &tasks[0].patch);
+    assert_eq!(a["status"]["conditions"][0]["reason"], "Full");
 }
