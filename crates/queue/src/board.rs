@@ -191,6 +191,10 @@ impl Board {
         now: Millis,
     ) -> Option<Candidate<'a>> {
         let Waiter { pod, uid, about } = waiter;
+        let notice = Notice {
+            since: feed.moved_to(pod),
+            ..notice.clone()
+        };
         let known = self.pods.get(pod).is_some_and(|it| it.uid == uid);
         if !known && feed.is_queued(pod) {
             if *read == 0 {
@@ -199,13 +203,13 @@ impl Board {
             }
             *read -= 1;
             let shown = Shown::of(&feed.document(pod).unwrap_or_default());
-            let posted = Posted::found(uid, &shown, notice, about, now);
+            let posted = Posted::found(uid, &shown, &notice, about, now);
             self.pods.insert(pod.clone(), posted);
         }
         let look = self.look;
         let posted = self.pods.get_mut(pod).filter(|it| it.uid == uid);
         let (urgency, at, due) = match posted {
-            Some(posted) => posted.due(notice, look, now)?,
+            Some(posted) => posted.due(&notice, look, now)?,
             None => (Urgency::Now, Millis::MIN, Millis::MIN),
         };
         if due > now {
@@ -216,7 +220,7 @@ impl Board {
             urgency,
             at,
             waiter,
-            notice: notice.clone(),
+            notice,
         })
     }
 

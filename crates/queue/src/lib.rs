@@ -77,7 +77,7 @@ mod writes;
 pub use assembly::{Assembly, assemble};
 pub use gang::size as gang_size;
 pub use gang::{Doubt, Gang};
-pub use life::Life;
+pub use life::{Life, created};
 pub use limits::{Estimate, Limits, Source};
 pub use member::{Member, Unreadable, read};
 pub use operator::{OBJECTS, Object, object};

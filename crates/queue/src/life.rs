@@ -114,6 +114,15 @@ pub(super) fn time(value: &Value, path: &[&str]) -> Option<Timestamp> {
     pod::at(value, path)?.as_str()?.parse().ok()
 }
 
+/// Returns when the pod was created, by the clock that the API server has had since: a leader wrote it
+/// down if that clock was set.
+#[must_use]
+pub fn created(pod: &Value) -> Option<Timestamp> {
+    let told = pod::metadata(pod, "annotations", labels::QUEUE_SINCE);
+    let told = told.and_then(|told| told.as_str()?.parse().ok());
+    told.or_else(|| time(pod, &["metadata", "creationTimestamp"]))
+}
+
 fn between(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<Duration> {
     Duration::try_from(to?.duration_since(from?)).ok()
 }

@@ -9,7 +9,7 @@ use nvlink_planner::Name;
 use nvlink_topology::{Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
-use super::{Gang, Key, Life, Limits, Placement, job, life::time, placement::id};
+use super::{Gang, Key, Life, Limits, Placement, job, life::created, placement::id};
 
 /// A pod of a class, as the queue sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,7 +101,7 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
         priority: priority
             .and_then(|priority| i32::try_from(priority).ok())
             .unwrap_or_default(),
-        created: time(pod, &["metadata", "creationTimestamp"]),
+        created: created(pod),
         timeout: class
             .queue
             .as_ref()

@@ -1,5 +1,6 @@
 //! What a waiting pod shows, and whether a reader would notice that it has changed. Pure.
 
+use k8s_openapi::jiff::Timestamp;
 use nvlink_api::pod;
 use nvlink_planner::{Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
@@ -27,6 +28,9 @@ pub struct Notice {
     pub position: Option<u32>,
     /// When it is expected to start.
     pub eta: Option<Eta>,
+    /// When its pod was created, if the API server says another time because its clock was set since. A
+    /// later leader knows it only from here.
+    pub since: Option<Millis>,
 }
 
 /// The word for a job that the queue cannot start although it has its turn.
@@ -67,12 +71,15 @@ pub struct Shown {
     pub position: Option<u32>,
     /// When it is expected to start.
     pub eta: Option<Millis>,
+    /// When it was created, if a leader wrote that down.
+    pub since: Option<Millis>,
 }
 
 /// When a change must be shown, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// At once: nothing is shown, or another reason. Whoever looks must know.
+    /// At once: nothing is shown, or another reason, which whoever looks must know; or another time since
+    /// which it waits, which a later leader must know.
     Now,
     /// [`SOON`] after the change before: the position, or the expected start.
     Soon,
@@ -103,6 +110,7 @@ impl Notice {
             obstacle: obstacle.filter(|_| incomplete).cloned(),
             position: Some(waiting.class_position),
             eta: waiting.eta,
+            since: None,
         }
     }
 
@@ -114,6 +122,7 @@ impl Notice {
             obstacle: Some(Obstacle::Unaccepted(why.into())),
             position: None,
             eta: None,
+            since: None,
         }
     }
 
@@ -148,7 +157,7 @@ impl Notice {
 
     /// Returns the annotations; `None` removes one.
     #[must_use]
-    pub fn annotations(&self, about: About<'_>) -> [(&'static str, Option<String>); 3] {
+    pub fn annotations(&self, about: About<'_>) -> [(&'static str, Option<String>); 4] {
         let why = self.why(about);
         [
             (
@@ -160,6 +169,7 @@ impl Notice {
                 self.position.map(|position| position.to_string()),
             ),
             (labels::QUEUE_ETA, self.start().map(words::stamp)),
+            (labels::QUEUE_SINCE, self.since.map(words::stamp)),
         ]
     }
 
@@ -181,7 +191,7 @@ impl Notice {
     /// Returns how urgent it is to show this after `before`; `None` if no reader would notice.
     #[must_use]
     pub fn after(&self, before: &Self, now: Millis) -> Option<Urgency> {
-        if self.word() != before.word() {
+        if self.word() != before.word() || self.since != before.since {
             return Some(Urgency::Now);
         }
         let moved = has_moved(before.position, self.position);
@@ -199,7 +209,7 @@ impl Notice {
             .reason
             .as_deref()
             .and_then(|reason| reason.split(':').next());
-        if !shown.queued || word != Some(self.word()) {
+        if !shown.queued || word != Some(self.word()) || self.since != shown.since {
             return Some(Urgency::Now);
         }
         let moved = has_moved(shown.position, self.position);
@@ -253,13 +263,16 @@ impl Shown {
     #[must_use]
     pub fn of(pod: &Value) -> Self {
         let text = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
-        let eta = text(labels::QUEUE_ETA);
-        let eta: Option<k8s_openapi::jiff::Timestamp> = eta.and_then(|eta| eta.parse().ok());
+        let time = |key| {
+            let time: Timestamp = text(key)?.parse().ok()?;
+            Some(time.as_millisecond())
+        };
         Self {
             queued: is_queued(pod),
             reason: text(labels::QUEUE_REASON).map(str::to_owned),
             position: text(labels::QUEUE_POSITION).and_then(|text| text.parse().ok()),
-            eta: eta.map(|eta| eta.as_millisecond()),
+            eta: time(labels::QUEUE_ETA),
+            since: time(labels::QUEUE_SINCE),
         }
     }
 }
@@ -286,7 +299,7 @@ pub enum Post {
         /// Why, position and expected start.
         message: String,
         /// The annotations.
-        annotations: [(&'static str, Option<String>); 3],
+        annotations: [(&'static str, Option<String>); 4],
     },
     /// It waits no more, for this reason.
     Left(String),
@@ -337,8 +350,9 @@ impl Post {
 }
 
 /// The annotations that only a waiting pod has.
-pub const TEMPORARY: [&str; 3] = [
+pub const TEMPORARY: [&str; 4] = [
     labels::QUEUE_REASON,
     labels::QUEUE_POSITION,
     labels::QUEUE_ETA,
+    labels::QUEUE_SINCE,
 ];

@@ -34,8 +34,7 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             let Some(member) = feed.member(pod) else {
                 continue;
             };
-            let created = member.created.map(|at| at.as_millisecond());
-            add(&member.class, reason, member.gpus, created);
+            add(&member.class, reason, member.gpus, feed.created(pod));
         }
     }
     for one in feed.unaccepted() {

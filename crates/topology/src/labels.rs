@@ -88,6 +88,9 @@ pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
 pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";
 /// Pod annotation: when the waiting pod is expected to start, RFC 3339.
 pub const QUEUE_ETA: &str = "nvlink-domains.io/queue-eta";
+/// Pod annotation: since when the waiting pod waits by the API server's present clock, RFC 3339, if that
+/// clock was set since it stamped the pod.
+pub const QUEUE_SINCE: &str = "nvlink-domains.io/queue-since";
 /// Prefix of the pod annotations that say in which order a container sees the GPUs of its claim; its
 /// first and last rank and their number follow. The value is one of `CUDA_VISIBLE_DEVICES`.
 pub const QUEUE_ORDER: &str = "nvlink-domains.io/queue-order.";

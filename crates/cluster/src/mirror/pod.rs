@@ -137,13 +137,15 @@ impl Queued {
     fn of(metadata: &ObjectMeta) -> Option<Self> {
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
         let reason = annotation(labels::QUEUE_REASON)?;
+        // The API server's clock may have been set since it stamped the pod.
+        let since = annotation(labels::QUEUE_SINCE).and_then(|text| text.parse().ok());
         let mut owners = metadata.owner_references.iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true));
         Some(Self {
             reason: reason.chars().take(LONGEST).collect(),
             position: annotation(labels::QUEUE_POSITION).and_then(|text| text.parse().ok()),
             eta: annotation(labels::QUEUE_ETA).and_then(|text| text.parse().ok()),
-            since: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            since: since.or(metadata.creation_timestamp.as_ref().map(|time| time.0)),
             owner: owner.map(|owner| owner.uid.clone()),
         })
     }

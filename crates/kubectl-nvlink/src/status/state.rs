@@ -10,7 +10,7 @@ use nvlink_api::{
     pod,
 };
 use nvlink_planner::{Job, Millis, Name};
-use nvlink_queue::{Life, Member, Past, Source, notice::REFUSED, placement::id, read};
+use nvlink_queue::{Life, Member, Past, Source, created, notice::REFUSED, placement::id, read};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -184,8 +184,6 @@ fn pods<'a>(
         let gpus = member.as_ref().map(|member| member.gpus);
         let gpus = gpus.or_else(|| pod::request(&pod::containers(value), GPU).ok());
         let priority = pod::at(value, &["spec", "priority"]).and_then(Value::as_i64);
-        let created = pod::at(value, &["metadata", "creationTimestamp"]);
-        let created = created.and_then(|text| text.as_str()?.parse::<Timestamp>().ok());
         let pod = Pod {
             namespace: namespace.clone(),
             name: name.clone(),
@@ -196,7 +194,7 @@ fn pods<'a>(
             priority: priority
                 .and_then(|priority| i32::try_from(priority).ok())
                 .unwrap_or_default(),
-            created: created.map(Timestamp::as_millisecond),
+            created: created(value).map(Timestamp::as_millisecond),
             member,
             end: None,
         };

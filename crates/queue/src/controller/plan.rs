@@ -24,6 +24,7 @@ impl State {
     /// Decides what the present state demands. When to look again is [`State::due`].
     pub(super) fn step(&mut self) {
         let now = self.clock.now();
+        self.feed.none_later(now);
         let unread = self.feed.wanted();
         self.read(unread);
         let wakes = [

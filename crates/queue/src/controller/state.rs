@@ -24,7 +24,6 @@ use crate::{
     events::Synced,
     execute::{Id, Outcome},
     feed::Feed,
-    life,
     metrics::Metrics,
     post::{Failed, Posted},
     review::Review,
@@ -40,6 +39,8 @@ const IDLE: Duration = Duration::from_secs(30);
 struct Leaving {
     /// How it starts, as metrics have it; `None` if it fails.
     kind: Option<&'static str>,
+    /// When it was created, by the API server's present clock.
+    created: Option<Millis>,
     /// The first expected start that it showed.
     first: Option<Millis>,
 }
@@ -262,8 +263,7 @@ impl State {
             (_, Life::Waiting { .. }) => {}
             (None, _) => self.metrics.queue().rejected(class),
             (Some(kind), _) => {
-                let created = life::time(pod, &["metadata", "creationTimestamp"]);
-                let waited = created.map(|at| since(at.as_millisecond()));
+                let waited = leaving.created.map(since);
                 let error = leaving.first.map(since);
                 self.metrics.queue().released(class, kind, waited, error);
             }
@@ -273,9 +273,13 @@ impl State {
     /// Records that the queue begins to release or fail a pod, and returns its id.
     pub(super) fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) -> Id {
         let uid = self.feed.uid(pod).unwrap_or_default().to_owned();
-        let first = self.board.first(pod, &uid);
+        let leaving = Leaving {
+            kind,
+            created: self.feed.created(pod),
+            first: self.board.first(pod, &uid),
+        };
         let id = (pod.clone(), uid);
-        self.leaving.insert(id.clone(), Leaving { kind, first });
+        self.leaving.insert(id.clone(), leaving);
         id
     }
 }

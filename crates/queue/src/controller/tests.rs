@@ -206,6 +206,37 @@ async fn pods_whose_class_cannot_be_used_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_from_the_future_wait_no_longer_than_others() {
+    let mut state = state();
+    heard(&mut state);
+    // The clock was an hour and more ahead when it stamped them, and nobody led when it was set back.
+    let events = [("a", "2026-08-02T11:00:00Z"), ("b", "2026-08-02T11:10:00Z")];
+    let events = events.map(|(name, created)| {
+        let mut pod = pod(name, 8);
+        pod["metadata"]["creationTimestamp"] = json!(created);
+        Event::Pod(Box::new(pod))
+    });
+    assert!(state.apply(happened(events.into())));
+    let mut failed = Vec::new();
+    state.step();
+    for minutes in [49, 2, 8, 2] {
+        passes(60 * minutes).await;
+        state.step();
+        let effects = state.effects().into_iter();
+        let pods = effects.filter_map(|effect| match effect {
+            Effect::Fail(pods, _) => Some(pods),
+            _ => None,
+        });
+        let names = pods.flatten().map(|((pod, _), _)| pod.to_string());
+        failed.push(names.collect::<Vec<_>>());
+    }
+    // They may wait for an hour: the latest of them was created now, the other ten minutes before.
+    let none = Vec::new;
+    let one = |name: &str| vec![name.to_owned()];
+    assert_eq!(failed, [none(), one("team/a"), none(), one("team/b")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_event_that_changes_nothing_is_no_reason_for_a_step() {
     let mut state = state();
     heard(&mut state);

@@ -1,5 +1,6 @@
 //! A pod as the feed keeps it.
 
+use k8s_openapi::jiff::Timestamp;
 use nvlink_admission::decide::gate;
 use nvlink_api::{class::GPU, pod};
 use nvlink_planner::{Millis, Name};
@@ -33,6 +34,10 @@ pub(super) struct Entry {
     /// What it takes of its node besides GPUs.
     pub(super) amounts: Amounts,
     pub(super) priority: i32,
+    /// When the API server says that it was created.
+    stamped: Option<Millis>,
+    /// The same, or what a leader wrote down instead when the clock had been set.
+    created: Option<Millis>,
     pub(super) since: Option<Millis>,
     /// Where the queue put it, by its annotation.
     pub(super) placement: Option<Placement>,
@@ -149,8 +154,9 @@ impl Entry {
         let owned = |path: &[&str]| text(path).unwrap_or_default().to_owned();
         let life = Life::of(pod);
         let waits = matches!(life, Life::Waiting { .. });
-        let start = life::time(pod, &["status", "startTime"])
-            .or_else(|| life::time(pod, &["metadata", "creationTimestamp"]));
+        let created = life::created(pod);
+        let start = life::time(pod, &["status", "startTime"]).or(created);
+        let millis = |time: Timestamp| time.as_millisecond();
         let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
         let mut this = Self {
             namespace: owned(&["metadata", "namespace"]),
@@ -169,7 +175,9 @@ impl Entry {
             priority: priority
                 .and_then(|priority| i32::try_from(priority).ok())
                 .unwrap_or_default(),
-            since: start.map(|time| time.as_millisecond()),
+            stamped: life::time(pod, &["metadata", "creationTimestamp"]).map(millis),
+            created: created.map(millis),
+            since: start.map(millis),
             placement: Placement::of(pod),
             claim: Named::of(pod),
             expected: None,
@@ -219,12 +227,14 @@ impl Entry {
 
     /// Returns when it was created, by the API server's present clock.
     pub(super) fn created(&self) -> Option<Millis> {
-        Some(self.shifts.created.present(self.stamped()?))
+        Some(self.shifts.created.present(self.created?))
     }
 
-    /// Returns when it was created, by the clock of that time.
-    fn stamped(&self) -> Option<Millis> {
-        Some(self.member.as_ref()?.created?.as_millisecond())
+    /// Returns the same in whole seconds, if it is another time than the API server says.
+    pub(super) fn moved(&self) -> Option<Millis> {
+        let created = self.created()?;
+        let seconds = created.saturating_sub(created.rem_euclid(1_000));
+        Some(seconds).filter(|_| self.stamped != Some(seconds))
     }
 
     /// Returns when it was put there, by the API server's present clock.
@@ -250,7 +260,12 @@ impl Entry {
         if created_later {
             return;
         }
-        if let Some(stamp) = self.stamped() {
+        self.shift(by);
+    }
+
+    /// Records that the API server's clock was set by `by` after the pod was created.
+    pub(super) fn shift(&mut self, by: Millis) {
+        if let Some(stamp) = self.created {
             self.shifts.created.add(stamp, by);
         }
         if let Some(since) = self.since {

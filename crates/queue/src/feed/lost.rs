@@ -1,9 +1,16 @@
 //! Pods that were released to a node which then was lost or does not take them, and jumps of the
 //! clock.
 
+use std::collections::BTreeMap;
+
 use nvlink_planner::{Millis, Name};
 
-use super::{Feed, dra::lacks_claim, entry::Cause, writing::earlier};
+use super::{
+    Feed,
+    dra::lacks_claim,
+    entry::{Cause, Entry},
+    writing::earlier,
+};
 use crate::writes::{NODE_LOST, REFUSED as REFUSED_BY};
 
 /// For how long a pod waits for its node to be created again, milliseconds.
@@ -19,6 +26,9 @@ const REFUSED: Millis = 300_000;
 const REFUSALS: u32 = 10;
 /// Why a pod does not start whose claim nobody could make.
 const UNCLAIMED: &str = "does not take it without its ResourceClaim, which could not be made: a ResourceQuota of the namespace or a policy may be in the way";
+/// A pod that was created so much later than now was stamped by another clock, milliseconds: the leader
+/// knows the API server's time to 2 seconds.
+const AHEAD: Millis = 5_000;
 /// A pod may have been created after a jump of the clock that is heard so much later, milliseconds.
 const HEARD: Millis = 35_000;
 
@@ -116,6 +126,27 @@ impl Feed {
                 ),
             })
         })
+    }
+
+    /// Records that the API server's clock was set back while nobody led, if it stamped pods that have
+    /// come since the last round later than `now`: the latest of them was created now, and the others as
+    /// long before it as they say.
+    pub fn none_later(&mut self, now: Millis) {
+        let late = now.saturating_add(AHEAD);
+        let created = |pods: &BTreeMap<Name, Entry>, id: &Name| {
+            let created = pods.get(id).filter(|pod| pod.waits())?.created();
+            created.filter(|created| *created > late)
+        };
+        let pods = self.changed.pods.iter();
+        let latest = pods.filter_map(|id| created(&self.pods, id)).max();
+        let Some(latest) = latest else { return };
+        for id in &self.changed.pods {
+            if created(&self.pods, id).is_some()
+                && let Some(pod) = self.pods.get_mut(id)
+            {
+                pod.shift(now.saturating_sub(latest));
+            }
+        }
     }
 
     /// Records that the API server's clock was set by `by` when it was `before`. What it stamped

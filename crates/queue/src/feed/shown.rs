@@ -68,6 +68,19 @@ impl Feed {
         self.pods.get(pod).is_some_and(|pod| pod.queued)
     }
 
+    /// Returns when a pod was created, by the API server's present clock.
+    #[must_use]
+    pub fn created(&self, pod: &Name) -> Option<Millis> {
+        self.pods.get(pod)?.created()
+    }
+
+    /// Returns the same in whole seconds, if it is another time than the API server says, because its
+    /// clock was set since.
+    #[must_use]
+    pub fn moved_to(&self, pod: &Name) -> Option<Millis> {
+        self.pods.get(pod)?.moved()
+    }
+
     /// Returns the pods that wait no more, although their condition says so.
     pub fn left(&self) -> impl Iterator<Item = Left> {
         self.left.iter().filter_map(|pod| {
@@ -91,7 +104,7 @@ impl Feed {
                 namespace: &entry.namespace,
                 class,
                 gpus: entry.gpus,
-                created: entry.since(),
+                created: entry.created(),
                 why: self.classes.get(class)?.as_ref().err()?,
             })
         })

@@ -41,6 +41,7 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
         obstacle: None,
         position: Some(position),
         eta,
+        since: None,
     }
 }
 
@@ -81,7 +82,9 @@ fn each_reason_in_words() {
         let notice = notice(reason, position, eta);
         let message = notice.message(about(scope), NOW);
         writeln!(text, "{}: {message}", notice.word()).unwrap();
-        for (key, value) in notice.annotations(about(scope)) {
+        let [annotations @ .., since] = notice.annotations(about(scope));
+        assert_eq!(since, (labels::QUEUE_SINCE, None), "no clock was set");
+        for (key, value) in annotations {
             let value = value.as_deref().unwrap_or("(none)");
             writeln!(text, "    {key}: {value}").unwrap();
         }

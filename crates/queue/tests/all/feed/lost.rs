@@ -4,7 +4,7 @@
 use k8s_openapi::jiff::Timestamp;
 use nvlink_cluster::kinds::NodeObject;
 use nvlink_planner::Action;
-use nvlink_queue::{Placement, feed::node::Node, placement::id};
+use nvlink_queue::{Placement, board::Board, feed::node::Node, placement::id};
 use nvlink_topology::{Allocation, labels};
 use serde_json::json;
 
@@ -35,6 +35,47 @@ fn a_jump_of_the_clock_is_no_time_in_the_queue() {
         queue.feed.pod(pod("b", 4, 3));
         assert_eq!(rejected(&mut queue, NOW + HOUR + by - 1), 0);
         assert_eq!(rejected(&mut queue, NOW + HOUR + by), 1);
+    }
+}
+
+#[test]
+fn a_later_leader_knows_how_long_pods_have_waited_though_the_clock_was_set() {
+    const HOUR: i64 = 3_600_000;
+    let rejected = |queue: &mut Queue, now: i64| {
+        queue.feed.flush(&mut queue.planner, now);
+        let actions = queue.planner.round(now).actions.into_iter();
+        let rejects = actions.filter(|action| matches!(action, Action::Reject(_)));
+        rejects.count()
+    };
+    for by in [24 * HOUR, -24 * HOUR] {
+        let mut queue = Queue::new();
+        queue.feed.pod(pod("b", 8, 1));
+        let half = NOW + HOUR / 2;
+        assert_eq!(rejected(&mut queue, half), 0);
+        queue.feed.jumped(by, half);
+        queue.feed.flush(&mut queue.planner, half + by);
+        let waiting = queue.planner.round(half + by).waiting;
+        let mut board = Board::default();
+        let mut shown = pod("b", 8, 1);
+        for (jump, at) in [(0, half + by), (1_000, half + by + 31_000)] {
+            if jump > 0 {
+                queue.feed.jumped(jump, at - jump);
+            }
+            let tasks = board.look(&waiting, &queue.feed, false, at);
+            let annotations = &tasks[0].patch["metadata"]["annotations"];
+            let since = annotations[labels::QUEUE_SINCE].as_str().unwrap();
+            let since: Timestamp = since.parse().unwrap();
+            assert_eq!(since.as_millisecond(), NOW + by + jump);
+            json_patch::merge(&mut shown["metadata"]["annotations"], annotations);
+            board.posted(&id("team", "b"), true, at);
+            queue.feed.pod(shown.clone());
+            assert_eq!(board.look(&waiting, &queue.feed, false, at + 1_000), []);
+        }
+
+        let mut later = Queue::new();
+        later.feed.pod(shown);
+        assert_eq!(rejected(&mut later, NOW + HOUR + by + 999), 0);
+        assert_eq!(rejected(&mut later, NOW + HOUR + by + 1_000), 1);
     }
 }
 
