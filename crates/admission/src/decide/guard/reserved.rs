@@ -3,7 +3,9 @@
 //! A new pod may already have what the webhook writes if it is a copy of another pod, or if the API server calls the
 //! webhook again. They must then be exactly what the webhook would write.
 
-use nvlink_api::{crd::domain_class::Mapping, pod};
+use std::sync::Arc;
+
+use nvlink_api::{class::Class, crd::domain_class::Mapping, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -64,12 +66,7 @@ fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
     if !gate::is_queued(case.pod) {
         return Ok(());
     }
-    let class = case.class().and_then(|name| case.view.class(name)?.ok());
-    let waits = class.is_some_and(|class| {
-        let gpus = pod::request(&case.held.containers, &class.resource);
-        class.queue.is_some() && gpus.is_ok_and(|gpus| gpus > 0)
-    });
-    if waits {
+    if class_with_gpus(case).is_some_and(|class| class.queue.is_some()) {
         return Ok(());
     }
     Err(Refusal::new(
@@ -82,10 +79,17 @@ fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
     ))
 }
 
-/// Refuses the queue's claim in a pod that does not get its GPUs by one.
+/// Returns the class of the pod, if the pod requests GPUs of it.
+fn class_with_gpus(case: Case<'_>) -> Option<&Arc<Class>> {
+    let class = case.view.class(case.class()?)?.ok()?;
+    let gpus = pod::request(&case.held.containers, &class.resource);
+    gpus.is_ok_and(|gpus| gpus > 0).then_some(class)
+}
+
+/// Refuses the queue's claim in a pod that does not get its GPUs by one. The webhook names a claim
+/// of its own in a pod that does.
 fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
-    let class = case.class().and_then(|name| case.view.class(name)?.ok());
-    let by_claim = class.is_some_and(|class| class.mapping == Mapping::Claim);
+    let by_claim = class_with_gpus(case).is_some_and(|class| class.mapping == Mapping::Claim);
     if !claim::is_named(case.pod) || by_claim && !claim::is_shared(case.pod) {
         return Ok(());
     }
@@ -96,7 +100,7 @@ fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
         )));
     }
     Err(claim::refuse(format!(
-        "only the webhook may name a claim of the queue, and this pod has no class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",
+        "only the webhook may name a claim of the queue, and this pod requests no GPUs of a class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",
         labels::CLAIM
     )))
 }
