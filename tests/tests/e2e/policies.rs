@@ -336,7 +336,7 @@ fn the_commands_in_the_refusals_admit_a_daemon() {
 }
 
 #[test]
-fn a_binding_may_not_set_our_labels_or_annotations() {
+fn a_binding_brings_none_of_our_labels_and_names_no_devices() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let admin = cluster
@@ -379,6 +379,12 @@ fn a_binding_may_not_set_our_labels_or_annotations() {
         bind("robin", &ours).map(Some)
     })
     .unwrap();
+    // The right to release pods is none to devices.
+    let devices = json!({"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}});
+    for user in ["ben", "robin"] {
+        let denied = format!("{:#}", bind(user, &devices).unwrap_err());
+        assert!(denied.contains("rule visible-devices:"), "{denied}");
+    }
 }
 
 #[test]
