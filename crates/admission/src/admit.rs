@@ -94,6 +94,32 @@ impl<A: Authorizer> Admission<A> {
         namespace: &str,
         subject: &Subject,
         origin: Origin<'_>,
+        wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<Result<Admitted, Refusal>, E> {
+        let Admitted {
+            pod,
+            patch,
+            mut warnings,
+            ..
+        } = guard::strip(pod);
+        let decided = self.decide(pod, namespace, subject, origin, wait).await?;
+        Ok(decided.map(|mut admitted| {
+            admitted.patch.0.splice(..0, patch.0);
+            warnings.append(&mut admitted.warnings);
+            Admitted {
+                warnings,
+                ..admitted
+            }
+        }))
+    }
+
+    /// Decides as [`Self::create`] does on a pod without the queue's state.
+    async fn decide<E>(
+        &self,
+        pod: Value,
+        namespace: &str,
+        subject: &Subject,
+        origin: Origin<'_>,
         mut wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Result<Admitted, Refusal>, E> {
         let variables = self.view.read().variables();

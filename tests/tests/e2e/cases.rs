@@ -148,6 +148,9 @@ fn by_policies(case: &Case, said: &Said) -> bool {
     if case.unseen {
         return said.text == "allowed";
     }
+    if case.stripped {
+        return said.text.contains("rule reserved-annotation:");
+    }
     let other = case.or.as_ref();
     let or =
         |rule: &String| said.text.contains(&format!("rule {rule}:")) && is_told(case, &said.text);

@@ -186,6 +186,7 @@ fn a_pod_waits_until_the_queue_releases_it_and_nobody_else_may() {
     queue.refused(&patch("waits", &start), "").unwrap();
 
     keeps_gates_of_others(&admin, &edith, &queue);
+    lets_copies_wait_again(&admin, &bound[0]);
     refuses_what_only_the_queue_writes(&edith);
 }
 
@@ -239,17 +240,35 @@ fn keeps_gates_of_others(admin: &Kubectl, edith: &Kubectl, queue: &Kubectl) {
     wait_for_pods(admin, "job=theirs", 1, is_bound);
 }
 
+/// Nobody believes what the queue wrote into the pod that a copy was made from.
+fn lets_copies_wait_again(admin: &Kubectl, started: &Value) {
+    let annotations = &started["metadata"]["annotations"];
+    assert_eq!(annotations[STATE], "line-1");
+    // As backups restore a pod.
+    let mut backup = json!({
+        "apiVersion": "v1", "kind": "Pod", "spec": started["spec"], "metadata": {
+            "name": "restored", "annotations": annotations, "labels": started["metadata"]["labels"],
+        },
+    });
+    backup["spec"]["nodeName"] = Value::Null;
+    admin.create(&backup).unwrap();
+    let mut copies = vec!["restored"];
+    if !nvlink_tests::assets::lacks("kubectl debug --keep-annotations", 32) {
+        let debug = "debug waits --image=busybox --copy-to=copied --keep-annotations --keep-labels";
+        admin.run(&debug.split(' ').collect::<Vec<_>>()).unwrap();
+        copies.push("copied");
+    }
+    for name in copies {
+        let copy = admin.get(&["pod", name]).unwrap();
+        assert_eq!(gates(&copy), [GATE], "{name}");
+        assert_eq!(copy["metadata"]["annotations"][STATE], Value::Null);
+    }
+}
+
 fn refuses_what_only_the_queue_writes(edith: &Kubectl) {
-    let mut forged = pod("forged");
-    forged["metadata"]["annotations"][STATE] = json!("line-1");
     let mut gated = gpu_pod("gated", 4);
     gated["spec"]["schedulingGates"] = json!([{"name": GATE}]);
-    for (pod, rule) in [
-        (forged, "rule reserved-annotation:"),
-        (gated, "rule reserved-gate:"),
-    ] {
-        let said = edith.refused(&["create", "-f", "-"], &pod.to_string());
-        let said = said.unwrap();
-        assert!(said.contains(rule), "{said}");
-    }
+    let said = edith.refused(&["create", "-f", "-"], &gated.to_string());
+    let said = said.unwrap();
+    assert!(said.contains("rule reserved-gate:"), "{said}");
 }

@@ -146,8 +146,11 @@ fn kept(before: &Value, after: &Value, path: &str) -> Result<(), String> {
     match (before, after) {
         (Value::Null, _) => Ok(()),
         (Value::Object(old), Value::Object(new)) => {
-            // What was decided before is not the user's.
-            let ours = |key: &str| path == "/metadata/annotations" && key == labels::DECISION;
+            // What was decided before is not the user's, and what the queue wrote is of another pod.
+            let ours = |key: &str| {
+                let wrote = key == labels::DECISION || key.starts_with(labels::QUEUE_STATE);
+                path == "/metadata/annotations" && wrote
+            };
             for (key, value) in old.iter().filter(|(key, _)| !ours(key)) {
                 let path = format!("{path}/{key}");
                 let new = new.get(key).ok_or_else(|| format!("{path} is lost"))?;

@@ -40,6 +40,7 @@ pub use devices::{
 };
 pub(super) use held::Held;
 use reach::Way;
+pub(crate) use reserved::strip;
 pub use size::{LONGEST_PATH, MOST_PARTS};
 pub use update::{Answered, Change, Question, update};
 

@@ -86,6 +86,10 @@ pub struct Case {
     /// node.
     #[serde(default)]
     pub unseen: bool,
+    /// The webhook removes the queue's state, which the pod was copied with. The policies refuse a
+    /// pod that still has it.
+    #[serde(default)]
+    pub stripped: bool,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
     /// Whether the admitted pod waits behind the queue's gate; absent: either.
@@ -163,7 +167,11 @@ pub const WAYS: [&str; 36] = [
 ];
 
 /// Requests that are admitted, although they resemble what a rule refuses.
-pub const PASSES: [&str; 2] = ["a namespace that is excluded", "everyday pods"];
+pub const PASSES: [&str; 3] = [
+    "a namespace that is excluded",
+    "copies of pods",
+    "everyday pods",
+];
 
 /// A change of an existing pod.
 #[derive(Debug, Deserialize)]
@@ -264,6 +272,7 @@ impl Real {
                         false => Vec::new(),
                     },
                     unseen: false,
+                    stripped: false,
                     given: None,
                     queued: None,
                     told,
@@ -356,7 +365,9 @@ impl Case {
         let gates = gates.into_iter().flatten();
         let ours = gates.filter(|gate| gate["name"] == "nvlink-domains.io/queue");
         let ours = ours.count();
-        hidden == self.hidden
+        let stripped = has_state(before) && !has_state(pod);
+        (self.change.is_some() || stripped == self.stripped)
+            && hidden == self.hidden
             && self.queued.is_none_or(|queued| ours == usize::from(queued))
             && self
                 .given
@@ -376,6 +387,13 @@ fn hidden(pod: &Value) -> Vec<&str> {
     let told = containers.flatten().filter(told);
     told.filter_map(|container| container["name"].as_str())
         .collect()
+}
+
+/// Reports whether the pod has annotations in which the queue keeps its state.
+fn has_state(pod: &Value) -> bool {
+    let annotations = pod["metadata"]["annotations"].as_object();
+    let mut keys = annotations.into_iter().flat_map(serde_json::Map::keys);
+    keys.any(|key| key.starts_with("nvlink-domains.io/queue-"))
 }
 
 fn void() -> Value {

@@ -5,15 +5,43 @@
 
 use std::sync::Arc;
 
-use nvlink_api::{class::Class, crd::domain_class::Mapping, pod};
+use nvlink_api::{class::Class, crd::domain_class::Mapping, patch::Editor, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::Case;
 use crate::decide::{
-    claim, gate, identity, intent, project,
+    Admitted, claim, gate, identity, intent, project,
     refusal::{Refusal, Rule},
 };
+
+/// Removes the annotations in which the queue keeps its state from a new pod, which is the copy of
+/// another one if it has any: `kubectl debug --copy-to` and backups keep them. The queue believes
+/// what it reads there, so the policies refuse pods that still have them.
+pub(crate) fn strip(pod: Value) -> Admitted {
+    let keys = pod::entries(&pod, &["metadata", "annotations"]).map(|(key, _)| key);
+    let ours: Vec<_> = keys
+        .filter(|key| key.starts_with(labels::QUEUE_STATE))
+        .cloned()
+        .collect();
+    let mut editor = Editor::new(pod);
+    for key in &ours {
+        editor.remove(pod::ANNOTATIONS, key);
+    }
+    let (pod, patch) = editor.finish();
+    let told = (!ours.is_empty()).then(|| {
+        format!(
+            "annotations {}* were removed, because only the queue writes them, and not in a new pod",
+            labels::QUEUE_STATE
+        )
+    });
+    Admitted {
+        pod,
+        patch,
+        warnings: told.into_iter().collect(),
+        ..Admitted::default()
+    }
+}
 
 pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     let Case { pod, held, .. } = case;
@@ -29,7 +57,6 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
             ),
         ));
     }
-    check_state(pod)?;
     if label(labels::CLASS).is_some() {
         match case.wanted() {
             Some(wanted) if held.label != Some(wanted) => {
@@ -46,19 +73,6 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     check_gang(case)?;
     check_claim(case)?;
     check_gate(case)
-}
-
-/// Refuses annotations in which the queue keeps its state: it believes what it reads there.
-fn check_state(pod: &Value) -> Result<(), Refusal> {
-    let mut annotations = pod::entries(pod, &["metadata", "annotations"]);
-    let Some((key, _)) = annotations.find(|(key, _)| key.starts_with(labels::QUEUE_STATE)) else {
-        return Ok(());
-    };
-    let key: String = key.chars().take(64).collect();
-    Err(Refusal::new(
-        Rule::ReservedAnnotation,
-        format!("only the queue may write annotation {key}, and not in a new pod: remove it"),
-    ))
 }
 
 /// Refuses the gate in a pod that the queue would never release from it.
