@@ -148,8 +148,8 @@ fn by_policies(case: &Case, said: &Said) -> bool {
     if case.unseen {
         return said.text == "allowed";
     }
-    if case.stripped {
-        return said.text.contains("rule reserved-annotation:");
+    if let Some(rule) = &case.policies {
+        return said.text.contains(&format!("rule {rule}:"));
     }
     let other = case.or.as_ref();
     let or =
@@ -166,7 +166,9 @@ fn by_policies_alone(case: &Case, said: &Said) -> bool {
     }
     let rule = case.or.as_deref().unwrap_or("visible-devices");
     let passes = case.namespace == "platform" || rule == "allowed";
-    passes && said.text == "allowed" || said.text.contains(&format!("rule {rule}:"))
+    let mut rules = [Some(rule), case.policies.as_deref()].into_iter().flatten();
+    passes && said.text == "allowed"
+        || rules.any(|rule| said.text.contains(&format!("rule {rule}:")))
 }
 
 /// Creates namespaces, classes and rights. Neither webhook nor policies are in effect yet.

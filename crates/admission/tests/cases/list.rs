@@ -86,10 +86,8 @@ pub struct Case {
     /// node.
     #[serde(default)]
     pub unseen: bool,
-    /// The webhook removes the queue's state, which the pod was copied with. The policies refuse a
-    /// pod that still has it.
-    #[serde(default)]
-    pub stripped: bool,
+    /// The rule by which the policies refuse a pod that the webhook changes or admits.
+    pub policies: Option<String>,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
     /// Whether the admitted pod waits behind the queue's gate; absent: either.
@@ -272,7 +270,7 @@ impl Real {
                         false => Vec::new(),
                     },
                     unseen: false,
-                    stripped: false,
+                    policies: None,
                     given: None,
                     queued: None,
                     told,
@@ -365,8 +363,7 @@ impl Case {
         let gates = gates.into_iter().flatten();
         let ours = gates.filter(|gate| gate["name"] == "nvlink-domains.io/queue");
         let ours = ours.count();
-        let stripped = has_state(before) && !has_state(pod);
-        (self.change.is_some() || stripped == self.stripped)
+        (self.change.is_some() || !has_state(pod))
             && hidden == self.hidden
             && self.queued.is_none_or(|queued| ours == usize::from(queued))
             && self

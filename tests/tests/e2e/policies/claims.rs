@@ -1,11 +1,10 @@
-//! Who may make claims for devices where a class is restricted.
+//! Who may make claims for devices where a class is restricted or gives GPUs by claims.
 
 use nvlink_tests::{ControlPlane, Kubectl, assets, wait_until};
 use serde_json::{Value, json};
 
 use super::{SOON, apply, control_plane};
-
-const NAMESPACE: &str = "policies-claims";
+use crate::pods::gpu_pod;
 
 /// Returns a claim with a request of a device class.
 fn claim(name: &str, request: Value) -> Value {
@@ -36,30 +35,30 @@ fn said(user: &Kubectl, object: &Value) -> Option<String> {
     created.err().map(|error| format!("{error:#}"))
 }
 
-/// Makes a restricted class, and returns an administrator and a user who may make claims, in one
-/// namespace.
-fn prepare(cluster: &ControlPlane) -> [Kubectl; 2] {
+/// Makes a class, and returns an administrator and a user who may make claims and pods, in a
+/// namespace of the class's name.
+fn prepare(cluster: &ControlPlane, name: &str, spec: &Value) -> [Kubectl; 2] {
     apply(cluster);
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
-        "metadata": {"name": "claimed"}, "spec": {"access": {"mode": "Restricted"}}
+        "metadata": {"name": name}, "spec": spec
     });
     cluster.kubectl().create(&class).unwrap();
     let admitted = json!({"resource.kubernetes.io/admin-access": "true"});
-    let admin = cluster.namespace(NAMESPACE, &admitted, &json!({})).unwrap();
+    let admin = cluster.namespace(name, &admitted, &json!({})).unwrap();
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "claims"},
         "rules": [{
             "apiGroups": ["resource.k8s.io"], "verbs": ["create", "update", "patch", "get"],
             "resources": ["resourceclaims", "resourceclaimtemplates"],
-        }],
+        }, {"apiGroups": [""], "verbs": ["create"], "resources": ["pods"]}],
     });
     admin.create(&role).unwrap();
     let bind = "create rolebinding claims --role=claims --user=carla";
     admin.run(&words(bind)).unwrap();
     let carla = cluster.kubectl_as("carla").unwrap();
-    [admin, carla.in_namespace(NAMESPACE)]
+    [admin, carla.in_namespace(name)]
 }
 
 fn words(line: &str) -> Vec<&str> {
@@ -72,7 +71,8 @@ fn nobody_makes_claims_by_hand() {
         return;
     }
     let (cluster, _turn) = control_plane();
-    let [admin, carla] = prepare(cluster);
+    let restricted = json!({"access": {"mode": "Restricted"}});
+    let [admin, carla] = prepare(cluster, "claimed", &restricted);
     let by_hand = claim("mine", exactly("gpu.nvidia.com"));
     wait_until("the policy to hold", SOON, || {
         let said = said(&carla, &by_hand).unwrap_or_default();
@@ -115,17 +115,21 @@ fn nobody_makes_claims_by_hand() {
     cluster.kubectl().run(&delete).unwrap();
 }
 
-fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
-    let role = json!({
+/// Returns the role `use-CLASS`, which the message describes, for a DeviceClass.
+fn user_of(class: &str) -> Value {
+    json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": {"name": "use-devices"},
+        "metadata": {"name": format!("use-{class}")},
         "rules": [{
             "apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"],
-            "resourceNames": ["nics"], "verbs": ["use"],
+            "resourceNames": [class], "verbs": ["use"],
         }],
-    });
-    cluster.kubectl().create(&role).unwrap();
-    let bind = "create clusterrolebinding use-devices --clusterrole=use-devices --user=carla";
+    })
+}
+
+fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
+    cluster.kubectl().create(&user_of("nics")).unwrap();
+    let bind = "create clusterrolebinding use-devices --clusterrole=use-nics --user=carla";
     cluster.kubectl().run(&words(bind)).unwrap();
     wait_until("the right to be known", SOON, || {
         let said = said(carla, &claim("nics", exactly("nics")));
@@ -143,6 +147,59 @@ fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
     many["spec"]["devices"]["requests"][7]["exactly"]["deviceClassName"] = json!("gpu.nvidia.com");
     let two = said(carla, &many).unwrap();
     assert!(two.contains("rule claim: a claim made by hand"), "{two}");
+}
+
+/// An open class has no taint that keeps others off its nodes.
+#[test]
+fn nobody_gets_the_gpus_of_a_class_with_claims_past_its_queue() {
+    if assets::lacks("resource.k8s.io/v1", 34) {
+        return;
+    }
+    let (cluster, _turn) = control_plane();
+    let queues =
+        json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}});
+    let [admin, carla] = prepare(cluster, "queued-claims", &queues);
+    let by = |classes: &[&str]| {
+        let mut pod = gpu_pod("past", 0);
+        for class in classes {
+            let name = format!("deviceclass.resource.kubernetes.io/{class}");
+            pod["spec"]["containers"][0]["resources"]["limits"][name] = json!("4");
+        }
+        pod
+    };
+    let past = by(&["gpu.nvidia.com"]);
+    let refused = wait_until("the policy to hold", SOON, || Ok(said(&carla, &past))).unwrap();
+    for part in [
+        "rule claim: a container requests devices by DeviceClass gpu.nvidia.com",
+        "class queued-claims gives GPUs by claims of its queue",
+        "neither user carla nor service account queued-claims/default",
+        "deviceclasses.resource.k8s.io/gpu.nvidia.com",
+        "verbs [use]",
+    ] {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    let by_hand = said(&carla, &claim("mine", exactly("gpu.nvidia.com")));
+    let part =
+        "made by hand gives devices out of sight of the queue, and class queued-claims gives";
+    assert!(
+        by_hand.as_ref().is_some_and(|said| said.contains(part)),
+        "{by_hand:?}"
+    );
+    assert_eq!(said(&carla, &gpu_pod("plain", 2)), None);
+
+    // Controllers make most pods, so the right of the service account counts as well.
+    cluster.kubectl().create(&user_of("fast-nics")).unwrap();
+    let bind = "create clusterrolebinding use-fast-nics --clusterrole=use-fast-nics --serviceaccount=queued-claims:default";
+    cluster.kubectl().run(&words(bind)).unwrap();
+    wait_until("the right to be known", SOON, || {
+        Ok(said(&carla, &by(&["fast-nics"])).is_none().then_some(()))
+    })
+    .unwrap();
+    let both = said(&carla, &by(&["fast-nics", "gpu.nvidia.com"])).unwrap();
+    assert!(both.contains("DeviceClass *"), "{both}");
+    assert_eq!(said(&admin, &past), None);
+    let delete = ["delete", "domainclass", "queued-claims"];
+    cluster.kubectl().run(&delete).unwrap();
 }
 
 /// What the queue makes stays its pod's.
