@@ -96,12 +96,16 @@ impl<A: Authorizer> Admission<A> {
         origin: Origin<'_>,
         wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Result<Admitted, Refusal>, E> {
+        let prepared = guard::prepare(pod, subject, &self.view.read());
         let Admitted {
             pod,
             patch,
             mut warnings,
             ..
-        } = guard::strip(pod);
+        } = match prepared {
+            Ok(prepared) => prepared,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let decided = self.decide(pod, namespace, subject, origin, wait).await?;
         Ok(decided.map(|mut admitted| {
             admitted.patch.0.splice(..0, patch.0);
@@ -113,7 +117,7 @@ impl<A: Authorizer> Admission<A> {
         }))
     }
 
-    /// Decides as [`Self::create`] does on a pod without the queue's state.
+    /// Decides as [`Self::create`] does on a pod that is prepared for it.
     async fn decide<E>(
         &self,
         pod: Value,

@@ -14,9 +14,11 @@ fn the_command_in_the_refusal_debugs_a_node() {
     let admin = control_plane()
         .namespace("debug-node", &json!({}), &json!({}))
         .unwrap();
+    let taint =
+        json!({"key": "nvlink-domains.io/class", "value": "debug-node", "effect": "NoSchedule"});
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "debug-plain-1"}, "spec": {"unschedulable": true}
+        "metadata": {"name": "debug-plain-1"}, "spec": {"unschedulable": true, "taints": [taint]}
     });
     admin.create(&node).unwrap();
     let debug = ["debug", "node/debug-plain-1", "--image=busybox"];

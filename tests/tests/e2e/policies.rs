@@ -336,6 +336,38 @@ fn the_commands_in_the_refusals_admit_a_daemon() {
 }
 
 #[test]
+fn a_daemon_that_is_kept_off_the_nodes_of_a_class_is_admitted() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let admin = cluster
+        .namespace("policies-off", &json!({}), &json!({}))
+        .unwrap();
+    admin.run(&["delete", "domainclasses", "--all"]).unwrap();
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "off"}, "spec": {
+            "access": {"mode": "Restricted"}, "nodeSelector": {"matchLabels": {"pool": "off"}},
+        },
+    });
+    admin.create(&class).unwrap();
+    let refused = |gpus: u32, pool: &str| {
+        let mut pod = gpu_pod("daemon", gpus);
+        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+        pod["spec"]["containers"][0]["securityContext"] = json!({"privileged": true});
+        let off = json!({"key": "pool", "operator": "NotIn", "values": [pool]});
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+            json!({"nodeSelectorTerms": [{"matchExpressions": [off]}]});
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        let said = admin.run_with(&create, &pod.to_string());
+        said.err().map(|error| format!("{error:#}"))
+    };
+    wait_until("the policy to hold", SOON, || Ok(refused(0, "other"))).unwrap();
+    assert_eq!(refused(0, "off"), None);
+    let held = refused(1, "off").unwrap();
+    assert!(held.contains("rule privileged:"), "{held}");
+}
+
+#[test]
 fn a_binding_brings_none_of_our_labels_and_names_no_devices() {
     let (cluster, _turn) = control_plane();
     apply(cluster);

@@ -68,7 +68,12 @@ fn prefer(pod: &mut Editor, weight: u32, expression: &Value) -> Result<(), Refus
 /// Adds node affinity for nodes of the class with domains that are large and fast enough.
 pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
     let expressions = expressions(&chosen.class, chosen.required_domain());
-    Ok(narrow(pod, "matchExpressions", expressions)?)
+    Ok(require(pod, expressions)?)
+}
+
+/// Adds node affinity for nodes that meet all `expressions`.
+pub(super) fn require(pod: &mut Editor, expressions: Vec<Value>) -> Result<(), WrongType> {
+    narrow(pod, "matchExpressions", expressions)
 }
 
 /// Narrows the pod's node affinity to one node, also while Kubernetes allows only that: each term

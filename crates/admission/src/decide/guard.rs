@@ -15,13 +15,13 @@
 
 use std::sync::Arc;
 
-use nvlink_api::{class::Class, pod};
+use nvlink_api::{class::Class, patch::Editor, pod};
 use serde_json::Value;
 
 use super::refusal::Refusal;
 use crate::{
     authorize::{Grant, Grants, Subject},
-    decide::denial,
+    decide::{Admitted, denial},
     view::View,
 };
 
@@ -29,6 +29,7 @@ mod by_hand;
 pub(crate) mod daemon;
 mod devices;
 mod held;
+mod pinned;
 mod reach;
 mod reserved;
 mod size;
@@ -40,7 +41,6 @@ pub use devices::{
 };
 pub(super) use held::Held;
 use reach::Way;
-pub(crate) use reserved::strip;
 pub use size::{LONGEST_PATH, MOST_PARTS};
 pub use update::{Answered, Change, Question, update};
 
@@ -84,6 +84,25 @@ impl<'a> Case<'a> {
     fn class(self) -> Option<&'a str> {
         self.wanted().or(self.held.label)
     }
+}
+
+/// Prepares a new pod for the decision: removes what the queue wrote into the pod that it was copied
+/// from, and writes which classes' nodes it stays off by naming its node.
+pub(crate) fn prepare(pod: Value, subject: &Subject, view: &View) -> Result<Admitted, Refusal> {
+    let is_mirror = is_mirror(&pod, subject);
+    let mut editor = Editor::new(pod);
+    let mut warnings = Vec::new();
+    if !is_mirror {
+        warnings.extend(reserved::strip(&mut editor));
+        pinned::exclude(&mut editor, view)?;
+    }
+    let (pod, patch) = editor.finish();
+    Ok(Admitted {
+        pod,
+        patch,
+        warnings,
+        ..Admitted::default()
+    })
 }
 
 /// Checks a new pod. If a class is returned, the right to it must be checked first.

@@ -2,7 +2,7 @@
 
 use nvlink_api::class::Class;
 
-use super::{View, nodes::Node};
+use super::{Labels, View, nodes::Node};
 
 /// The nodes of a restricted class, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,13 @@ impl View {
     pub fn is_node_of(&self, name: &str, class: &Class) -> bool {
         let node = self.nodes.get(name);
         node.is_some_and(|node| node.tainted.contains(&class.name) || is_of(node, class))
+    }
+
+    /// Returns the labels of the node `name` if it is certain that it does not belong to `class`.
+    #[must_use]
+    pub fn labels_outside(&self, name: &str, class: &Class) -> Option<&Labels> {
+        let labels = self.nodes.get(name)?.labels()?;
+        (!self.is_node_of(name, class)).then_some(labels)
     }
 
     /// Returns the nodes of `class`, in order. Scans every node: for output, not
@@ -60,7 +67,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::Labels;
 
     fn class(spec: serde_json::Value) -> Class {
         Class::new("gold", &serde_json::from_value(spec).unwrap()).unwrap()

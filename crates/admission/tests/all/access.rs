@@ -299,6 +299,38 @@ async fn the_remedy_for_a_ci_project_lists_it_in_the_class() {
     );
 }
 
+/// The policies do not know nodes: they believe what keeps the pod off.
+#[tokio::test]
+async fn a_daemon_on_another_node_is_kept_off_the_nodes_of_restricted_classes() {
+    let list = list::read();
+    let admission = admission(&list, rights(&list));
+    let named = |name: &str| list.cases.iter().find(|case| case.name == name).unwrap();
+    let terms = |pod: &Value| {
+        let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        required["nodeSelectorTerms"].clone()
+    };
+    let not = |pool| json!({"key": "pool", "operator": "NotIn", "values": [pool]});
+    let others = ["gold", "high", "line", "twin"].map(not);
+    let field = json!([{"key": "metadata.name", "operator": "In", "values": ["open-node"]}]);
+    for (name, expected) in [
+        (
+            "the pod of a DaemonSet on a node outside all restricted classes",
+            json!([{"matchFields": field, "matchExpressions": others}]),
+        ),
+        (
+            "a manager of disks on a node outside all restricted classes, by name",
+            json!([{"matchExpressions": others}]),
+        ),
+    ] {
+        let case = named(name);
+        let pod = decide(&admission, &list, case).await.unwrap();
+        assert_eq!(terms(&pod), expected, "{name}");
+        let subject = Subject::default();
+        let again = admission.admit(pod, "team", &subject).await.unwrap();
+        assert!(again.patch.is_empty(), "{name}: {:?}", again.patch);
+    }
+}
+
 #[tokio::test]
 async fn a_toleration_by_hand_needs_the_right_even_without_any_class() {
     let mut list = list::read();

@@ -165,10 +165,11 @@ pub const WAYS: [&str; 36] = [
 ];
 
 /// Requests that are admitted, although they resemble what a rule refuses.
-pub const PASSES: [&str; 3] = [
+pub const PASSES: [&str; 4] = [
     "a namespace that is excluded",
     "copies of pods",
     "everyday pods",
+    "pods on other nodes",
 ];
 
 /// A change of an existing pod.

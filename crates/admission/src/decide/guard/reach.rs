@@ -4,8 +4,17 @@ use nvlink_api::{class::Class, pod::list};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Case, node_name};
+use super::{Case, node_name, pinned};
 use crate::{authorize::ALL, decide::Rule};
+
+/// The path of the alternatives of a pod's required node affinity.
+pub(super) const TERMS: [&str; 5] = [
+    "spec",
+    "affinity",
+    "nodeAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "nodeSelectorTerms",
+];
 
 /// How a pod targets the nodes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +83,9 @@ pub(super) fn of_pod(case: Case<'_>, class: &Class) -> Option<Way> {
     }
     if is(case.default) {
         return Some(Way::Default);
+    }
+    if pinned::is_outside(case.pod, case.held, class, case.view) {
+        return None;
     }
     if tolerates(case.pod, class) {
         return Some(Way::Toleration);
@@ -146,13 +158,6 @@ pub(super) fn class_of(toleration: &Value) -> Option<&str> {
 /// Reports whether the node selector, together with one of the required terms of node affinity,
 /// requires all labels that define the nodes of `class`.
 pub(super) fn selects(pod: &Value, class: &Class) -> bool {
-    const TERMS: [&str; 5] = [
-        "spec",
-        "affinity",
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelectorTerms",
-    ];
     let selector = pod.get("spec").and_then(|spec| spec.get("nodeSelector"));
     let chosen = |key: &str, value: &str| {
         let chosen = selector.and_then(|selector| selector.get(key)?.as_str());

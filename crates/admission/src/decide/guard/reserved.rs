@@ -11,36 +11,29 @@ use serde_json::Value;
 
 use super::Case;
 use crate::decide::{
-    Admitted, claim, gate, identity, intent, project,
+    claim, gate, identity, intent, project,
     refusal::{Refusal, Rule},
 };
 
 /// Removes the annotations in which the queue keeps its state from a new pod, which is the copy of
 /// another one if it has any: `kubectl debug --copy-to` and backups keep them. The queue believes
-/// what it reads there, so the policies refuse pods that still have them.
-pub(crate) fn strip(pod: Value) -> Admitted {
-    let keys = pod::entries(&pod, &["metadata", "annotations"]).map(|(key, _)| key);
+/// what it reads there, so the policies refuse pods that still have them. Returns a warning for the
+/// user.
+pub(super) fn strip(editor: &mut Editor) -> Option<String> {
+    let keys = pod::entries(editor.document(), &["metadata", "annotations"]);
     let ours: Vec<_> = keys
-        .filter(|key| key.starts_with(labels::QUEUE_STATE))
-        .cloned()
+        .filter(|(key, _)| key.starts_with(labels::QUEUE_STATE))
+        .map(|(key, _)| key.clone())
         .collect();
-    let mut editor = Editor::new(pod);
     for key in &ours {
         editor.remove(pod::ANNOTATIONS, key);
     }
-    let (pod, patch) = editor.finish();
-    let told = (!ours.is_empty()).then(|| {
+    (!ours.is_empty()).then(|| {
         format!(
             "annotations {}* were removed, because only the queue writes them, and not in a new pod",
             labels::QUEUE_STATE
         )
-    });
-    Admitted {
-        pod,
-        patch,
-        warnings: told.into_iter().collect(),
-        ..Admitted::default()
-    }
+    })
 }
 
 pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
