@@ -179,6 +179,7 @@ impl<'a> Loads<'a> {
             .pairs
             .iter()
             .enumerate()
+            .filter(|(_, load)| **load > 0)
             .map(|(at, &load)| (load, self.path(at / n, at % n)));
         let ports = self.ports.iter().enumerate().flat_map(|(gpu, loads)| {
             let port = graph.port(gpu);

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use crate::{
     BrokenGpus, GpuSet, Graph, NoPlacement, Pattern, Request, Scope,
     multi_node::{Harm, is_as_fast},
-    place, sparing,
+    search::{Effort, place_sparing},
 };
 
 /// What a job asks of a graph: the best placement on the GPUs that are free.
@@ -53,6 +53,14 @@ impl Question {
     /// # Errors
     /// When there is no such placement.
     pub fn search(&self, graph: &Graph) -> Result<Found, NoPlacement> {
+        self.search_with(graph, &Effort::default())
+    }
+
+    /// Searches, and counts in `effort` what that costs.
+    ///
+    /// # Errors
+    /// When there is no such placement.
+    pub fn search_with(&self, graph: &Graph, effort: &Effort) -> Result<Found, NoPlacement> {
         let request = Request {
             gpus: self.gpus,
             free: self.free,
@@ -60,8 +68,7 @@ impl Question {
             pattern: self.pattern,
             scope: self.scope,
         };
-        let request = sparing(graph, &request, self.broken, self.broken_gpus)?;
-        let placement = place(graph, &request)?;
+        let placement = place_sparing(graph, &request, self.broken, self.broken_gpus, effort)?;
         let position = |&gpu: &u32| u8::try_from(graph.position(gpu)?).ok();
         let order: Vec<u8> = placement.gpus.iter().filter_map(position).collect();
         let set: GpuSet = order.iter().map(|&at| usize::from(at)).collect();

@@ -14,9 +14,12 @@
 //! With up to [`EXACT_GPUS`] candidate GPUs, the result is exact: see `subsets` for the
 //! choice of the GPUs and `order` for their order. With more, it is exact if the graph is
 //! regular; the result reports whether it is (`large`).
+//!
+//! Every search ends after a number of steps, whatever the graph is like ([`Effort`]).
 
 mod bound;
 mod broken;
+mod effort;
 mod exchange;
 mod instance;
 mod large;
@@ -36,7 +39,10 @@ use crate::{
     cost::{self, Cost},
     rings::Rings,
 };
+use broken::sparing_with;
 pub use broken::{BrokenGpus, sparing};
+pub use effort::Effort;
+use effort::Share;
 use instance::Instance;
 pub use next::{NextBest, next_best};
 use remainder::Remainder;
@@ -118,13 +124,37 @@ fn as_text<S: serde::Serializer>(pattern: &Pattern, to: S) -> Result<S::Ok, S::E
 /// # Errors
 /// The reason why there is no placement.
 pub fn place(graph: &Graph, request: &Request) -> Result<Placement, NoPlacement> {
+    place_with(graph, request, Share::whole(&Effort::default()))
+}
+
+/// Does what [`sparing`] and then [`place`] do, and counts in `effort` what that costs.
+///
+/// # Errors
+/// The reason why there is no placement.
+pub fn place_sparing(
+    graph: &Graph,
+    request: &Request,
+    broken: GpuSet,
+    how: BrokenGpus,
+    effort: &Effort,
+) -> Result<Placement, NoPlacement> {
+    let share = Share::whole(effort);
+    let request = sparing_with(graph, request, broken, how, share)?;
+    place_with(graph, &request, share)
+}
+
+fn place_with(
+    graph: &Graph,
+    request: &Request,
+    share: Share<'_>,
+) -> Result<Placement, NoPlacement> {
     check(graph, request)?;
     let regions = regions(graph, request)?;
-    let found = search(graph, request, &regions).ok_or(NoPlacement::OffNvlink {
+    let found = search(graph, request, &regions, share).ok_or(NoPlacement::OffNvlink {
         asked: request.gpus,
         pattern: request.pattern,
     })?;
-    Ok(placement(graph, request, &found))
+    Ok(placement(graph, request, &found, share))
 }
 
 /// Rates GPUs that a job already holds: returns the best rank order of `held`, and its
@@ -243,16 +273,21 @@ fn holding(mut regions: Vec<GpuSet>, gpus: usize) -> Vec<GpuSet> {
 ///
 /// What is not proven is compared with the best placements without each of its GPUs, so that
 /// [`next_best`] finds none that is better.
-fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found> {
-    let found = search_once(graph, request, regions, 1)?;
+fn search(graph: &Graph, request: &Request, regions: &[GpuSet], share: Share<'_>) -> Option<Found> {
+    let found = search_once(graph, request, regions, share)?;
     if found.exact {
         return Some(found);
     }
-    Some(next::improved(graph, request, regions, found))
+    Some(next::improved(graph, request, regions, found, share))
 }
 
-/// The same, in one search that may spend one of `share` parts of each budget.
-fn search_once(graph: &Graph, request: &Request, regions: &[GpuSet], share: u64) -> Option<Found> {
+/// The same, in one search.
+fn search_once(
+    graph: &Graph,
+    request: &Request,
+    regions: &[GpuSet],
+    share: Share<'_>,
+) -> Option<Found> {
     let mut best: Option<(Rank, Found)> = None;
     for &region in regions {
         let Some(found) = search_region(graph, request, region, share) else {
@@ -269,7 +304,12 @@ fn search_once(graph: &Graph, request: &Request, regions: &[GpuSet], share: u64)
     best.map(|(_, found)| found)
 }
 
-fn search_region(graph: &Graph, request: &Request, region: GpuSet, share: u64) -> Option<Found> {
+fn search_region(
+    graph: &Graph,
+    request: &Request,
+    region: GpuSet,
+    share: Share<'_>,
+) -> Option<Found> {
     if region.len() > EXACT_GPUS {
         return large::search(graph, request, region, share);
     }
@@ -316,7 +356,7 @@ impl Rank {
     }
 }
 
-fn placement(graph: &Graph, request: &Request, found: &Found) -> Placement {
+fn placement(graph: &Graph, request: &Request, found: &Found, share: Share<'_>) -> Placement {
     let cost = found.cost(graph, request.pattern);
     let held: GpuSet = found.order.iter().copied().collect();
     let domain = graph.domains().find(|(_, domain)| domain.is_superset(held));
@@ -331,12 +371,12 @@ fn placement(graph: &Graph, request: &Request, found: &Found) -> Placement {
         cost: cost.slowest,
         total_cost: cost.total,
         bottleneck_bytes_per_second: cost.bottleneck_bytes_per_second,
-        quality: quality(graph, request, cost.slowest),
+        quality: quality(graph, request, cost.slowest, share),
         exact: found.exact,
     }
 }
 
-fn quality(graph: &Graph, request: &Request, cost: f64) -> Quality {
+fn quality(graph: &Graph, request: &Request, cost: f64, share: Share<'_>) -> Quality {
     if cost == 0.0 {
         return Quality {
             node: 1.0,
@@ -354,7 +394,7 @@ fn quality(graph: &Graph, request: &Request, cost: f64) -> Quality {
         let Ok(regions) = regions(graph, &request) else {
             return cost;
         };
-        let Some(found) = search(graph, &request, &regions) else {
+        let Some(found) = search(graph, &request, &regions, share) else {
             return cost;
         };
         found.cost(graph, request.pattern).slowest

@@ -1,6 +1,6 @@
 //! Which GPUs a placement may use if some of them are marked as broken.
 
-use super::{Rank, Request, check, next::searched};
+use super::{EXACT_GPUS, Effort, Rank, Request, Share, check, next::searched};
 use crate::{GpuSet, Graph, NoPlacement, Scope};
 
 /// What a placement does with GPUs that are marked as broken.
@@ -29,9 +29,9 @@ const MOST_TRIED: usize = 12;
 /// Narrows `request` so that the placement of the result, by [`super::place`], is the
 /// best that treats the GPUs `broken` as `how` says.
 ///
-/// [`BrokenGpus::Last`] is exact with up to 12 broken GPUs that are free. With more, the
-/// placement may have more broken GPUs than necessary if its scope is a domain of direct
-/// links.
+/// [`BrokenGpus::Last`] is exact with up to 12 broken GPUs that are free, of up to
+/// [`EXACT_GPUS`]. With more, the placement may have more broken GPUs than necessary if its
+/// scope is a domain of direct links.
 ///
 /// # Errors
 /// When there is no such placement.
@@ -40,6 +40,22 @@ pub fn sparing(
     request: &Request,
     broken: GpuSet,
     how: BrokenGpus,
+) -> Result<Request, NoPlacement> {
+    sparing_with(
+        graph,
+        request,
+        broken,
+        how,
+        Share::whole(&Effort::default()),
+    )
+}
+
+pub(super) fn sparing_with(
+    graph: &Graph,
+    request: &Request,
+    broken: GpuSet,
+    how: BrokenGpus,
+    share: Share<'_>,
 ) -> Result<Request, NoPlacement> {
     let spare = broken.difference(request.required);
     let without = Request {
@@ -52,7 +68,7 @@ pub fn sparing(
         BrokenGpus::Last => {}
     }
     check(graph, request)?;
-    if searched(graph, &without).is_some() {
+    if searched(graph, &without, share).is_some() {
         return Ok(without);
     }
     let areas: Vec<GpuSet> = match request.scope {
@@ -66,10 +82,10 @@ pub fn sparing(
     let narrowed = areas
         .iter()
         .map(within)
-        .filter_map(|request| fewest(graph, &request, spare));
+        .filter_map(|request| fewest(graph, &request, spare, share));
     let mut best: Option<((usize, Rank), Request)> = None;
     for (count, narrowed) in narrowed {
-        let Some(found) = searched(graph, &narrowed) else {
+        let Some(found) = searched(graph, &narrowed, share) else {
             continue;
         };
         let rank = (count, Rank::of(graph, request, &found));
@@ -83,7 +99,12 @@ pub fn sparing(
 
 /// Narrows `request` to the fewest GPUs of `spare`; returns also their number. `None` if
 /// it cannot be satisfied at all.
-fn fewest(graph: &Graph, request: &Request, spare: GpuSet) -> Option<(usize, Request)> {
+fn fewest(
+    graph: &Graph,
+    request: &Request,
+    spare: GpuSet,
+    share: Share<'_>,
+) -> Option<(usize, Request)> {
     let spare = spare.intersection(request.free);
     let healthy = request.free.difference(spare);
     let least = request.gpus.saturating_sub(healthy.len());
@@ -93,21 +114,22 @@ fn fewest(graph: &Graph, request: &Request, spare: GpuSet) -> Option<(usize, Req
             required: request.required.union(healthy),
             ..*request
         };
-        if searched(graph, &all).is_some() {
+        if searched(graph, &all, share).is_some() {
             return Some((least, all));
         }
     }
-    searched(graph, request)?;
-    if spare.len() > MOST_TRIED {
+    searched(graph, request, share)?;
+    if spare.len() > MOST_TRIED || request.free.len() > EXACT_GPUS {
         return Some((spare.len(), *request));
     }
+    let share = share.split(1 << spare.len());
     (least.max(1)..=spare.len()).find_map(|count| {
         let tried = subsets(spare, count).filter_map(|some| {
             let with = Request {
                 free: healthy.union(some),
                 ..*request
             };
-            let found = searched(graph, &with)?;
+            let found = searched(graph, &with, share)?;
             Some((Rank::of(graph, request, &found), with))
         });
         let best = tried.reduce(|best, next| if next.0 < best.0 { next } else { best });

@@ -1,6 +1,6 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
-use super::{EXACT_GPUS, Request, tour::Score};
+use super::{EXACT_GPUS, Request, Share, tour::Score};
 use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, rings::Mesh, weight::Weight};
 
 /// A set of GPUs by their number in the [`Instance`].
@@ -9,11 +9,15 @@ pub(super) type Mask = u32;
 /// Weight of a path that the scope does not allow: heavier than any real path.
 pub(super) const FORBIDDEN: Weight = 100_000_000_000_000;
 
+/// What it costs to build an instance, and to bound the cost of one of its sets, in steps.
+const STEPS_TO_BUILD: u64 = 2_000;
+const STEPS_PER_SET: u64 = 200;
+
 /// One region of candidate GPUs. GPUs are numbers `0..len`, in the order of their indices.
 pub(super) struct Instance<'a> {
     pub(super) graph: &'a Graph,
-    /// The search may spend this part of each budget: one of `share` parts.
-    pub(super) share: u64,
+    /// The part of each budget that the search may spend.
+    pub(super) share: Share<'a>,
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
@@ -78,9 +82,14 @@ pub(super) fn comes_first(a: Mask, b: Mask) -> bool {
 }
 
 impl<'a> Instance<'a> {
-    /// Returns the instance for the GPUs of `region`, at most [`EXACT_GPUS`], whose search may
-    /// spend one of `share` parts of each budget.
-    pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet, share: u64) -> Self {
+    /// Returns the instance for the GPUs of `region`, at most [`EXACT_GPUS`].
+    pub(super) fn new(
+        graph: &'a Graph,
+        request: &Request,
+        region: GpuSet,
+        share: Share<'a>,
+    ) -> Self {
+        share.spend(STEPS_TO_BUILD);
         let positions: Vec<usize> = region.iter().collect();
         let on_nvlink = request.scope == Scope::NvlinkDomain;
         let mut plain = [[0; EXACT_GPUS]; EXACT_GPUS];
@@ -102,7 +111,7 @@ impl<'a> Instance<'a> {
         }
         let mut instance = Self {
             graph,
-            share: share.max(1),
+            share,
             on_nvlink,
             k: request.gpus,
             numa: numa_bits(graph, request.pattern, &positions),
@@ -302,7 +311,10 @@ impl<'a> Instance<'a> {
     /// Calls `each` with every set of `k` GPUs that includes the required ones. Of sets
     /// that differ only by an exchange of twins, it uses the lowest.
     pub(super) fn subsets(&self, mut each: impl FnMut(Mask)) {
-        self.choose(0, 0, self.k, &mut each);
+        self.choose(0, 0, self.k, &mut |set| {
+            self.share.spend(STEPS_PER_SET);
+            each(set);
+        });
     }
 
     fn choose(&self, set: usize, chosen: Mask, missing: usize, each: &mut impl FnMut(Mask)) {

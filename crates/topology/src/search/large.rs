@@ -1,42 +1,81 @@
 //! Searches regions of more than [`EXACT_GPUS`] GPUs: an NVLink fabric of several nodes.
 //!
 //! Interchangeable GPUs (twins) are merged. If that leaves few different choices, each is
-//! tried; else sets are grown from each kind of GPU. A result is called exact only if its
+//! tried; else sets are grown from each kind of GPU, as many as a number of steps allows. A result is called exact only if its
 //! cost equals a bound that no placement beats.
 
 use std::collections::BTreeMap;
 
-use super::{EXACT_GPUS, Found, Instance, Rank, Request, tour::Kind};
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, Share, subsets::effort, tour::Kind};
 use crate::{GpuSet, Graph, Pattern, Scope, volumes::Volumes, weight::Weight};
 
 /// The maximum number of different choices that are tried one by one.
 const CHOICES: usize = 2_000;
+/// The steps that one search may spend on sets, of which it orders at least one: some tens of
+/// milliseconds. They limit the search only on a graph without any order, whose GPUs are no
+/// twins, so that each of them is a seed. Nobody builds such machines, but anybody can describe
+/// one.
+const STEPS: u64 = 40_000_000;
+/// The same where all choices together are a proof.
+const STEPS_TO_PROVE: u64 = 16 * STEPS;
+/// The number of times that all pieces of a tour are reversed.
+const PASSES: usize = 16;
+
+/// Returns about how many steps it takes to grow, order and rate one set.
+fn steps_per_set(graph: &Graph, request: &Request) -> u64 {
+    let (n, k) = (graph.len() as u64, request.gpus as u64);
+    let order = match request.pattern {
+        Pattern::AllToAll | Pattern::ParameterServer | Pattern::None => 50 * k * k,
+        _ if request.gpus > EXACT_GPUS => 100 * k * k,
+        _ if request.gpus <= 4 => 20_000,
+        // The fewest hops of the count of rings, and the fewest assignments.
+        Pattern::AllReduce | Pattern::Shape(_) => 1_000_000,
+        Pattern::Pipeline => effort(request.gpus),
+    };
+    n * k * k / 2 + 20 * n * n + order
+}
+
+/// Returns the most searches of another set, one for each GPU that it leaves out.
+pub(super) fn most_searches(graph: &Graph, request: &Request, region: GpuSet) -> usize {
+    if region.len() <= EXACT_GPUS {
+        return usize::MAX;
+    }
+    usize::try_from(STEPS / steps_per_set(graph, request)).map_or(1, |most| most.max(1))
+}
 
 /// Returns the best set and order found in `region`; `None` if the scope allows none.
 pub(super) fn search(
     graph: &Graph,
     request: &Request,
     region: GpuSet,
-    share: u64,
+    share: Share<'_>,
 ) -> Option<Found> {
     let twins = twins(graph, request, region);
-    let part = |sets: usize| sets.div_ceil(usize::try_from(share).unwrap_or(usize::MAX));
+    let each = steps_per_set(graph, request);
+    let part = |sets: usize, steps: u64| {
+        let part = sets.div_ceil(usize::try_from(share.parts).unwrap_or(usize::MAX));
+        let most = usize::try_from(steps / each / share.parts).unwrap_or(usize::MAX);
+        part.min(most.max(1))
+    };
     let (sets, complete) = match all_choices(&twins, request) {
         Some(mut sets) => {
             let all = sets.len();
-            sets.truncate(part(all));
+            sets.truncate(part(all, STEPS_TO_PROVE));
             let complete = sets.len() == all;
             (sets, complete)
         }
         None => {
-            let seeds = &twins[..part(twins.len())];
+            let seeds = &twins[..part(twins.len(), STEPS)];
             (grown(graph, request, region, seeds), false)
         }
     };
     let mut proven = complete;
     let mut best: Option<(Rank, Found)> = None;
-    let share = share * sets.len().max(1) as u64;
+    let n = graph.len() as u64;
+    share.spend(200 * n * n);
+    let share = share.split(sets.len() as u64);
     for set in sets {
+        share.spend(each);
         let found = ordered(graph, request, set, share);
         let Some(found) = found.filter(|found| allowed(graph, request, found)) else {
             continue;
@@ -142,7 +181,7 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
 
 /// Returns the best order of `set` that it finds: an exact one for few GPUs and for
 /// patterns without a tour.
-fn ordered(graph: &Graph, request: &Request, set: GpuSet, share: u64) -> Option<Found> {
+fn ordered(graph: &Graph, request: &Request, set: GpuSet, share: Share<'_>) -> Option<Found> {
     if set.len() > EXACT_GPUS {
         let (order, exact) = match request.pattern {
             Pattern::AllToAll | Pattern::None => (set.iter().collect(), true),
@@ -191,9 +230,8 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
         None if kind == Kind::Ring => graph.weight(order[at], order[0]),
         None => 0,
     };
-    let mut improved = true;
-    while improved {
-        improved = false;
+    for _ in 0..PASSES {
+        let mut improved = false;
         for from in 1..n {
             for to in from + 1..n {
                 let before = (weight(&order, from - 1), weight(&order, to));
@@ -205,6 +243,9 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
                     order[from..=to].reverse();
                 }
             }
+        }
+        if !improved {
+            break;
         }
     }
     order

@@ -38,6 +38,8 @@ pub(super) struct Tours<'a> {
 /// The number of hops that count the rings of a set after all others are spent: 25
 /// microseconds.
 const LAST_HOPS: u32 = 1_000;
+/// What a hop costs, in steps.
+const STEPS_PER_HOP: u64 = 25;
 
 /// The number of sets whose bounds may be missed on boards of more than 8 GPUs. Boards of 12
 /// and 16 on bridges of four need more than 8.
@@ -68,7 +70,7 @@ impl<'a> Tours<'a> {
 fn hops(instance: &Instance<'_>) -> u32 {
     let all = u64::from(2 * rings::STEPS);
     let least = u64::from(4 * rings::FEW_STEPS);
-    u32::try_from((all / instance.share).max(least)).unwrap_or(u32::MAX)
+    u32::try_from((all / instance.share.parts).max(least)).unwrap_or(u32::MAX)
 }
 
 /// Returns the number of rank assignments that may be tried. Above 8 GPUs, where they are no
@@ -79,7 +81,7 @@ fn assignments(instance: &Instance<'_>) -> u64 {
     } else {
         shape::STEPS / 8
     };
-    all / instance.share
+    all / instance.share.parts
 }
 
 /// Returns the number of steps that may be spent on sets whose bound is not reached.
@@ -93,7 +95,7 @@ fn patience(instance: &Instance<'_>) -> u64 {
         (None, true) => some.max(all),
         (None, false) => return all,
     };
-    patience / instance.share
+    patience / instance.share.parts
 }
 
 impl Tours<'_> {
@@ -226,6 +228,8 @@ impl Tours<'_> {
         let mut left = allowance;
         let rings = mesh.most(set as u16, floor, &mut left);
         self.hops = self.hops.saturating_sub(allowance - left);
+        let hops = u64::from(allowance - left);
+        self.instance.share.spend(hops * STEPS_PER_HOP);
         if rings.number > 0 {
             let score = self.score_of(rings);
             let order = rings.one[..self.instance.k]
@@ -251,6 +255,8 @@ impl Tours<'_> {
     /// tried.
     fn tour(&mut self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let instance = self.instance;
+        // Four at a time.
+        instance.share.spend(subsets::effort(instance.k) / 4);
         let tour = if instance.relayed {
             self.tour_by(&self.weights(set), set, known)
         } else {

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::{Found, Placement, Rank, Request, check, regions, search_once};
+use super::{
+    Effort, Found, Placement, Rank, Request, Share, check, large::most_searches, regions,
+    search_once,
+};
 use crate::{GpuSet, Graph, cost::Cost};
 
 /// The best placement of GPUs other than those of a [`Placement`].
@@ -28,15 +31,25 @@ pub struct NextBest {
 ///
 /// Another set lacks at least one GPU of the placement, so the search runs once without
 /// each of them that is not required. This takes up to `request.gpus` times as long as
-/// [`super::place`], if its placement is exact; else as long. Rules 1 to 3 decide between
+/// [`super::place`], if its placement is exact; else as long. On more than 16 GPUs it ends
+/// after fewer searches, without a proof, if they are long. Rules 1 to 3 decide between
 /// all other sets; for rule 4, each search takes the GPU that it leaves out as held.
 #[must_use]
 pub fn next_best(graph: &Graph, request: &Request, placement: &Placement) -> Option<NextBest> {
     let chosen = graph.set(&placement.gpus).ok()?;
     let mut best: Option<(Rank, Found)> = None;
     let mut exact = true;
-    let share = if placement.exact { 1 } else { share(request) };
-    for gpu in chosen.difference(request.required).iter() {
+    let effort = Effort::default();
+    let share = match placement.exact {
+        true => Share::whole(&effort),
+        false => Share::whole(&effort).split(searches(request)),
+    };
+    let most = most_searches(graph, request, request.free);
+    for (at, gpu) in chosen.difference(request.required).iter().enumerate() {
+        if at == most {
+            exact = false;
+            break;
+        }
         let without = without(request, gpu);
         let Ok(regions) = check(graph, &without).and_then(|()| regions(graph, &without)) else {
             continue;
@@ -74,16 +87,27 @@ pub(super) fn improved(
     request: &Request,
     regions: &[GpuSet],
     found: Found,
+    share: Share<'_>,
 ) -> Found {
     let rank = |found: &Found| Rank::of(graph, request, found);
     let set = |found: &Found| found.order.iter().copied().collect::<GpuSet>();
     let (mut best, mut tried) = ((rank(&found), found), request.required);
-    while let Some(gpu) = set(&best.1).difference(tried).iter().next() {
+    let largest = regions.iter().copied().max_by_key(|region| region.len());
+    let mut left = most_searches(graph, request, largest.unwrap_or_default());
+    while let Some(gpu) = set(&best.1).difference(tried).iter().next()
+        && left > 0
+    {
+        left -= 1;
         tried.insert(gpu);
         let one = [gpu].into_iter().collect();
-        let left = regions.iter().map(|region| region.difference(one));
-        let left: Vec<GpuSet> = left.filter(|left| left.len() >= request.gpus).collect();
-        let found = search_once(graph, &without(request, gpu), &left, share(request));
+        let within = regions.iter().map(|region| region.difference(one));
+        let within: Vec<GpuSet> = within.filter(|left| left.len() >= request.gpus).collect();
+        let found = search_once(
+            graph,
+            &without(request, gpu),
+            &within,
+            share.split(searches(request)),
+        );
         if let Some(found) = found
             .map(|found| (rank(&found), found))
             .filter(|found| found.0 < best.0)
@@ -105,13 +129,13 @@ fn without(request: &Request, gpu: usize) -> Request {
 
 /// Returns the number of searches that share a budget: one for each GPU that a placement
 /// may do without.
-fn share(request: &Request) -> u64 {
+fn searches(request: &Request) -> u64 {
     (request.gpus - request.required.len()).max(1) as u64
 }
 
 /// Returns the best placement of `request` that one search finds; `None` if there is none.
-pub(super) fn searched(graph: &Graph, request: &Request) -> Option<Found> {
+pub(super) fn searched(graph: &Graph, request: &Request, share: Share<'_>) -> Option<Found> {
     check(graph, request).ok()?;
     let regions = regions(graph, request).ok()?;
-    search_once(graph, request, &regions, 1)
+    search_once(graph, request, &regions, share)
 }

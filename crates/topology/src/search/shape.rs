@@ -25,6 +25,8 @@ pub(super) const STEPS: u64 = 400_000;
 /// gives up, and the least for one of several sets that share them.
 const STEPS_TO_FIRST: u64 = 10 * STEPS;
 const LEAST_TO_FIRST: u64 = 1_000;
+/// What a rank assignment costs, in the steps of [`super::Effort`].
+const STEPS_PER_ASSIGNMENT: u64 = 600;
 
 /// Returns the best set and order for the volumes of `pattern`; `None` if none is allowed.
 pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
@@ -32,8 +34,8 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
     let floor = Floor::new(&volumes);
     let candidates = subsets::ranked(instance, |set| floor.of(instance, set));
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
-    let mut steps = (STEPS / instance.share).max(1);
-    let mut to_first = (STEPS_TO_FIRST / instance.share).max(LEAST_TO_FIRST);
+    let mut steps = (STEPS / instance.share.parts).max(1);
+    let mut to_first = (STEPS_TO_FIRST / instance.share.parts).max(LEAST_TO_FIRST);
     for (bound, set) in candidates {
         let ties_win = match &mut best {
             None => true,
@@ -193,6 +195,7 @@ impl<'a> Branches<'a> {
                 return;
             }
             self.steps = self.steps.saturating_sub(1);
+            self.instance.share.spend(STEPS_PER_ASSIGNMENT);
             let (before, missing) = (self.loads.busy(), self.missing);
             self.take(gpu);
             if self.worth() {

@@ -222,6 +222,7 @@ fn of_all_tours<'a>(
     mut best: Option<Best<'a>>,
 ) -> Option<Found> {
     let all = AllTours { instance, kind };
+    instance.share.spend(2 * effort(instance.len()));
     let everything: Mask = (1 << instance.len()) - 1;
     let least = candidates.first().map_or(0, |(bound, _)| bound.heaviest);
     let known = best

@@ -6,6 +6,7 @@ mod boards;
 mod broken;
 mod brute;
 mod costs;
+mod hostile;
 mod multi_node;
 mod random;
 mod rings;
