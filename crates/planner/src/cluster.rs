@@ -153,8 +153,10 @@ impl Cluster {
         }
     }
 
-    /// Brings all profiles up to `now`. Returns the numbers of the nodes that changed.
+    /// Brings all profiles up to `now`. Returns the numbers of the nodes that changed, or of which
+    /// the last round could not ask everything.
     pub(crate) fn refresh(&mut self, now: Millis, search: &mut Search) -> Vec<u32> {
+        let open = search.begin();
         if self.graphs.prune() {
             search.clear();
         }
@@ -171,6 +173,13 @@ impl Cluster {
         let mut changed = std::mem::take(&mut self.gone);
         let dirty = std::mem::take(&mut self.dirty);
         changed.extend(dirty.iter().filter_map(|name| self.numbers.get(name)));
+        if !open.is_empty() {
+            let asked = self
+                .nodes()
+                .filter(|(_, node)| open.contains(&node.shared.number));
+            let asked: Vec<u32> = asked.map(|(number, _)| number).collect();
+            changed.extend(asked);
+        }
         changed.sort_unstable();
         changed.dedup();
         let stale: BTreeSet<u32> = changed.iter().copied().collect();

@@ -151,7 +151,14 @@ impl GangSpec {
                 length: 0,
             };
             let fit = self.fit(search, node, &empty, stay, u32::MAX);
-            let members = fit.map_or(0, |fit| u64::from(fit.members));
+            let members = match fit {
+                Some(fit) => fit.members,
+                None if search.is_open_for(node.shared.number) => {
+                    node.state.capacity / self.member.gpus.max(1)
+                }
+                None => 0,
+            };
+            let members = u64::from(members);
             let from = match node.state.availability {
                 Availability::Ready => 0,
                 Availability::Silent => 1,

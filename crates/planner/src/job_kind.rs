@@ -171,6 +171,8 @@ pub(crate) struct Kind {
     best: Option<Index>,
     /// The least cost on the empty nodes, if `any` is built.
     least: Option<f64>,
+    /// Not all nodes could be asked for the least cost.
+    unsure: bool,
 }
 
 /// All kinds, by number.
@@ -208,6 +210,7 @@ impl Kinds {
             any: None,
             best: None,
             least: None,
+            unsure: false,
         });
         number
     }
@@ -278,6 +281,7 @@ impl Kind {
     fn build(&mut self, best: bool, cluster: &Cluster, search: &mut Search) {
         if self.any.is_none() {
             self.least = self.least_cost(cluster, search);
+            self.unsure = search.is_open();
             self.any = Some(self.filled(false, cluster, search));
         }
         if best && self.best.is_none() {
@@ -300,8 +304,9 @@ impl Kind {
         };
         let before: BTreeSet<u32> = any.graphs.keys().copied().collect();
         self.refill(&mut any, cluster, search, changed, false);
-        if !before.iter().eq(any.graphs.keys()) {
+        if self.unsure || !before.iter().eq(any.graphs.keys()) {
             let least = self.least_cost(cluster, search);
+            self.unsure = search.is_open();
             if least != self.least {
                 // Which placements are as fast as any.
                 self.least = least;
@@ -399,7 +404,8 @@ impl JobSpec {
                 continue;
             }
             let all = node.case(node.profile.all());
-            if search.find(&all, self.ask).is_none() {
+            let found = search.find(&all, self.ask).is_some();
+            if !found && !search.is_open_for(node.shared.number) {
                 continue;
             }
             match node.state.availability {

@@ -3,7 +3,10 @@
 //! The crate is pure: values in, values out; no IO, no async, no clock, no Kubernetes
 //! client. A [`Planner`] is fed with changes of nodes, pods, jobs and classes, and
 //! [`Planner::round`] says what to do now. What a round returns depends only on the
-//! present state, never on the order of the changes that led to it.
+//! present state, never on the order of the changes that led to it, unless the graph of a
+//! node is so far from all real machines that its searches take longer than a round may
+//! take: then the rounds go on one after the other, and nothing starts on such a node
+//! meanwhile that would need an open search.
 //!
 //! * [`NodeState`], [`PodState`], [`Job`], [`Class`] and [`Settings`] are the state.
 //! * [`Round`] is the answer: [`Action`]s to carry out, and for each job that waits its

@@ -19,6 +19,10 @@ use crate::{
     },
 };
 
+/// The pause before a round that goes on with searches for which the last one had no steps left,
+/// milliseconds.
+const PAUSE: Millis = 1_000;
+
 /// A place that a job has reserved, or is expected to get.
 pub(crate) struct Reserved {
     pub(crate) job: Name,
@@ -76,9 +80,10 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     }
     let valid = plan.cluster.valid();
     let deadline = plan.queue.next_deadline(now);
-    let wakes = [valid, deadline, back, walk.patient];
-    walk.round.wake = wakes.into_iter().flatten().min();
     walk.expect(&mut plan);
+    let open = plan.search.is_open().then(|| now.saturating_add(PAUSE));
+    let wakes = [valid, deadline, back, walk.patient, open];
+    walk.round.wake = wakes.into_iter().flatten().min();
     walk.reserved.sort_by_key(|one| one.at);
     plan.finish();
     (walk.round, walk.reserved)

@@ -11,6 +11,7 @@ mod cluster;
 mod deadlines;
 mod fed;
 mod gangs;
+mod hostile;
 mod kept;
 mod promises;
 mod random;

@@ -121,3 +121,31 @@ pub(crate) fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopology
     spec.complete("node").unwrap();
     spec
 }
+
+/// Returns a node on which half of all pairs have an edge, directly or over switches, and each
+/// pair has a bandwidth of its own, from a fixed pseudo-random sequence (Knuth's MMIX
+/// multiplier).
+pub(crate) fn disorder(gpus: u32) -> NodeTopologySpec {
+    let mut state = 1_u64;
+    let mut next = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let pairs = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| (a, b)));
+    let edges: Vec<_> = pairs
+        .filter_map(|(a, b)| (next() % 2 == 0).then_some((a, b, 1)))
+        .collect();
+    let mut spec = board(gpus, 2, &edges);
+    for edge in &mut spec.edges {
+        edge.bytes_per_second = 1_000_000_000 + next() * 100;
+        if next() % 2 == 0 {
+            edge.via = Via::Switch;
+        }
+    }
+    for path in &mut spec.paths {
+        path.bytes_per_second = 1_000_000 + next() * 10;
+    }
+    spec
+}

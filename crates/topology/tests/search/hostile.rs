@@ -2,46 +2,18 @@
 //! search ends after a number of steps all the same.
 
 use nvlink_topology::{
-    BrokenGpus, GpuSet, Graph, Pattern, Via, next_best, place,
+    BrokenGpus, GpuSet, Graph, Pattern, next_best, place,
     search::{Effort, place_sparing},
 };
 
 use super::{
     PATTERNS,
-    boards::{board, graph},
+    boards::{disorder, graph},
     request, shapes,
 };
 
 /// Two seconds, by the count of the search.
 const MOST: u64 = 2_000_000_000;
-
-/// Returns a node on which half of all pairs have an edge, directly or over switches, and each
-/// pair has a bandwidth of its own, from a fixed pseudo-random sequence (Knuth's MMIX
-/// multiplier).
-fn disorder(gpus: u32) -> Graph {
-    let mut state = 1_u64;
-    let mut next = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        state >> 33
-    };
-    let pairs = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| (a, b)));
-    let edges: Vec<_> = pairs
-        .filter_map(|(a, b)| (next() % 2 == 0).then_some((a, b, 1)))
-        .collect();
-    let mut spec = board(gpus, 2, &edges);
-    for edge in &mut spec.edges {
-        edge.bytes_per_second = 1_000_000_000 + next() * 100;
-        if next() % 2 == 0 {
-            edge.via = Via::Switch;
-        }
-    }
-    for path in &mut spec.paths {
-        path.bytes_per_second = 1_000_000 + next() * 10;
-    }
-    graph(&spec)
-}
 
 /// Returns what it costs to search.
 fn cost(graph: &Graph, gpus: usize, pattern: Pattern, free: GpuSet, broken: GpuSet) -> u64 {
@@ -55,7 +27,7 @@ fn cost(graph: &Graph, gpus: usize, pattern: Pattern, free: GpuSet, broken: GpuS
 #[test]
 fn a_search_ends_after_a_number_of_steps_whatever_the_graph_is_like() {
     for n in [16, 32, 128] {
-        let graph = disorder(n);
+        let graph = graph(&disorder(n));
         let free = graph.all().difference(GpuSet::first(2));
         for gpus in [2, 12, 16, 64, 120] {
             if gpus > free.len() {
@@ -74,7 +46,7 @@ fn a_search_ends_after_a_number_of_steps_whatever_the_graph_is_like() {
 #[test]
 fn broken_gpus_do_not_multiply_the_steps() {
     for (n, gpus) in [(16, 12), (128, 100)] {
-        let graph = disorder(n);
+        let graph = graph(&disorder(n));
         let broken: GpuSet = (0..12).collect();
         for pattern in PATTERNS {
             let cost = cost(&graph, gpus, pattern, graph.all(), broken);
@@ -85,7 +57,7 @@ fn broken_gpus_do_not_multiply_the_steps() {
 
 #[test]
 fn what_is_not_proven_is_said_not_to_be() {
-    let graph = disorder(128);
+    let graph = graph(&disorder(128));
     let shape: Pattern = "tp=16,dp=2,pp=2".parse().unwrap();
     let request = request(64, graph.all(), shape);
     let found = place(&graph, &request).unwrap();
