@@ -28,7 +28,7 @@ use nvlink_cluster::{
     authorizer::ClusterAuthorizer, kinds::Informers, mirror::Mirror, status::Writer,
     watches::Watches,
 };
-use nvlink_queue::controller::Queue;
+use nvlink_queue::controller::{Queue, STUCK};
 
 use crate::{
     admission::server::{self, Webhook, listen},
@@ -126,7 +126,9 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
     informers.start(&client, supervisor);
     watches.synced().await;
-    let (writer, queue) = leaders(&client, &informers, &view, &settings, &metrics, exempt);
+    let (writer, queue) = leaders(
+        &client, &informers, &view, &settings, &metrics, exempt, supervisor,
+    );
     let leaving = watch::Sender::new(false);
     if let Some(address) = args.extender.extender_listen {
         let leaves = leaving.subscribe();
@@ -161,14 +163,15 @@ fn leaders(
     settings: &Settings,
     metrics: &Arc<Metrics>,
     exempt: Vec<String>,
+    supervisor: &Supervisor,
 ) -> (Writer, Queue) {
-    let shared = watch::Sender::new(None);
-    let shares = shared.subscribe();
-    let writer = Writer::new(client, view, metrics.cluster(), exempt, shares);
-    (
-        writer,
-        Queue::new(client, informers, settings, metrics.queue(), shared),
-    )
+    let seen = watch::Sender::new(None);
+    let sees = seen.subscribe();
+    let writer = Writer::new(client, view, metrics.cluster(), exempt, sees);
+    let heart = supervisor.heartbeat("queue", STUCK);
+    heart.rest();
+    let queue = Queue::new(client, informers, settings, metrics.queue(), seen, heart);
+    (writer, queue)
 }
 
 fn webhook(

@@ -1,8 +1,6 @@
 //! The condition `Exclusive` of a class with the mapping `Claim`: whether each GPU of its nodes is for
 //! one claim at a time.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use nvlink_api::{
@@ -10,14 +8,10 @@ use nvlink_api::{
     crd::{DomainClass, condition::Condition},
 };
 
-/// The nodes of each class with the mapping `Claim` that have GPUs for several claims at a time.
-pub type SharedGpus = BTreeMap<String, Vec<String>>;
+use super::seen::named;
 
 /// The type of the condition.
 pub(super) const EXCLUSIVE: &str = "Exclusive";
-
-/// The most nodes that a message names.
-const NODES: usize = 10;
 
 /// Returns the condition `Exclusive` of `class` at `now`, whose `nodes` have such GPUs.
 pub(super) fn exclusive(class: &DomainClass, nodes: &[String], now: Time) -> Condition {
@@ -25,17 +19,12 @@ pub(super) fn exclusive(class: &DomainClass, nodes: &[String], now: Time) -> Con
         let message = "each GPU that claims can get is for one claim at a time".to_owned();
         return condition(class, (EXCLUSIVE, "True", "Exclusive"), message, now);
     }
-    let shown = &nodes[..nodes.len().min(NODES)];
-    let more = match nodes.len() - shown.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let message = format!(
         "the queue does not use the GPUs of {} node(s) that several claims can share \
          (allowMultipleAllocations in their ResourceSlices), because a job needs its GPUs alone: \
-         {}{more}. With NVIDIA's DRA driver, switch off the feature gate ConsumableShares there",
+         {}. With NVIDIA's DRA driver, switch off the feature gate ConsumableShares there",
         nodes.len(),
-        shown.join(", "),
+        named(nodes),
     );
     condition(class, (EXCLUSIVE, "False", "SharedGpus"), message, now)
 }

@@ -9,17 +9,20 @@
 //! - [`kinds`]: the kinds that are followed, and what is read of each;
 //! - [`mirror`]: the GPUs of nodes and the pods on them, as the process sees them now;
 //! - [`watches`]: keep the view that decisions use;
-//! - [`exclusive`], `isolated`, `strays`: what is wrong with the nodes of a class;
+//! - `exclusive`, `isolated`, `steady`, `strays`: what is wrong with the nodes of a class, and
+//!   [`seen`], what the queue sees of that;
 //! - [`status`]: writes that into the conditions of classes, while this process leads.
 
 pub mod authorizer;
-pub mod exclusive;
+mod exclusive;
 pub mod gpus;
 pub mod informer;
 mod isolated;
 pub mod kinds;
 pub mod metrics;
 pub mod mirror;
+pub mod seen;
 pub mod status;
+mod steady;
 mod strays;
 pub mod watches;

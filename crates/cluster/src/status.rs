@@ -31,8 +31,10 @@ use tokio::{
 };
 
 use super::{
-    exclusive::{EXCLUSIVE, SharedGpus, exclusive},
+    exclusive::{EXCLUSIVE, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
+    seen::Seen,
+    steady::{STEADY, steady},
     strays::{FEW, Search},
 };
 use crate::metrics::Metrics;
@@ -57,7 +59,7 @@ pub struct Writer {
     metrics: Arc<Metrics>,
     search: Search,
     /// What the queue sees; `None` before it has seen all.
-    shared: channel::Receiver<Option<SharedGpus>>,
+    seen: channel::Receiver<Option<Seen>>,
 }
 
 /// A class, and the findings on it if it is restricted.
@@ -122,14 +124,14 @@ impl Writer {
         view: &SharedView,
         metrics: &Arc<Metrics>,
         exempt: Vec<String>,
-        shared: channel::Receiver<Option<SharedGpus>>,
+        seen: channel::Receiver<Option<Seen>>,
     ) -> Self {
         Self {
             client: client.clone(),
             view: view.clone(),
             metrics: Arc::clone(metrics),
             search: Search::new(client.clone(), exempt),
-            shared,
+            seen,
         }
     }
 
@@ -154,7 +156,7 @@ impl Writer {
             .boxed();
         let mut known = BTreeMap::<String, Known>::new();
         let mut searches = JoinSet::new();
-        let mut shared = self.shared.clone();
+        let mut shared = self.seen.clone();
         shared.mark_changed();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -319,14 +321,22 @@ impl Writer {
                 None => before(ISOLATED),
             });
         }
+        let (seen, name) = (self.seen.borrow(), class.name_any());
         if class.spec.devices.mapping == Mapping::Claim {
-            let shared = self.shared.borrow();
-            let nodes = shared.as_ref().and_then(|all| all.get(&class.name_any()));
+            let nodes = seen.as_ref().and_then(|seen| seen.shared.get(&name));
             conditions.extend(match nodes {
                 Some(nodes) => Some(exclusive(class, nodes, now())),
                 None => before(EXCLUSIVE),
             });
         }
+        conditions.extend(match &*seen {
+            Some(seen) => steady(
+                class,
+                seen.unsteady.get(&name).map_or(&[], |nodes| nodes),
+                now(),
+            ),
+            None => before(STEADY),
+        });
         conditions
     }
 
@@ -336,7 +346,7 @@ impl Writer {
         let present = class.status.iter().flat_map(|status| &status.conditions);
         let present: Vec<_> = present.collect();
         let wanted = |one: &&Condition| conditions.iter().any(|wanted| wanted.type_ == one.type_);
-        let own = |one: &&&Condition| [ISOLATED, EXCLUSIVE].contains(&&*one.type_);
+        let own = |one: &&&Condition| [ISOLATED, EXCLUSIVE, STEADY].contains(&&*one.type_);
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
         if !superfluous && conditions.iter().all(|one| present.contains(&one)) {
             return Ok(());

@@ -8,12 +8,18 @@ mod placed;
 mod plan;
 mod state;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use kube::Client;
 use nvlink_admission::decide::Settings;
-use nvlink_cluster::{exclusive::SharedGpus, kinds::Informers};
-use nvlink_runtime::lease::{Leadership, Term};
+use nvlink_cluster::{kinds::Informers, seen::Seen};
+use nvlink_runtime::{
+    lease::{Leadership, Term},
+    supervise::Heartbeat,
+};
 use tokio::{
     sync::{mpsc::UnboundedReceiver, watch},
     time::{Instant, sleep_until},
@@ -31,6 +37,9 @@ use crate::metrics::Metrics;
 
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;
+/// How long the leader may compute before it is stuck. A round ends after a number of steps, which
+/// is seconds.
+pub const STUCK: Duration = Duration::from_secs(60);
 
 /// The queue.
 #[derive(Clone)]
@@ -41,8 +50,10 @@ pub struct Queue {
     metrics: Arc<Metrics>,
     /// The number of plans so far. This process may lead several times in a term of one number.
     plans: Arc<AtomicU64>,
-    /// Gets the nodes whose GPUs the queue does not use, because claims share them.
-    shared: watch::Sender<Option<SharedGpus>>,
+    /// Gets the nodes that the queue cannot use as they are.
+    seen: watch::Sender<Option<Seen>>,
+    /// Beats while the leader computes: `/livez` says so if that takes too long.
+    heart: Arc<Heartbeat>,
 }
 
 impl Queue {
@@ -53,10 +64,12 @@ impl Queue {
         informers: &Informers,
         settings: &Settings,
         metrics: &Arc<Metrics>,
-        shared: watch::Sender<Option<SharedGpus>>,
+        seen: watch::Sender<Option<Seen>>,
+        heart: Heartbeat,
     ) -> Self {
         Self {
-            shared,
+            seen,
+            heart: Arc::new(heart),
             client: client.clone(),
             informers: informers.clone(),
             settings: settings.clone(),
@@ -107,22 +120,24 @@ impl Queue {
             }
             let happened = wait(&mut events.receiver, &mut executor, state.due()).await;
             let Some(happened) = happened else { return };
+            self.heart.beat();
             if state.apply(happened) {
                 state.step();
-                self.share(state.shared_gpus());
+                self.tell(state.seen());
             }
+            self.heart.rest();
             if state.is_idle() {
                 return;
             }
         }
     }
 
-    /// Says on which nodes claims share GPUs, if that has changed.
-    fn share(&self, now: SharedGpus) {
+    /// Says which nodes the queue cannot use as they are, if that has changed.
+    fn tell(&self, now: Seen) {
         let now = Some(now);
-        self.shared.send_if_modified(|shared| {
-            let changed = *shared != now;
-            *shared = now;
+        self.seen.send_if_modified(|seen| {
+            let changed = *seen != now;
+            *seen = now;
             changed
         });
     }

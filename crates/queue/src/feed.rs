@@ -16,6 +16,7 @@ pub mod node;
 mod objects;
 mod outcomes;
 mod shown;
+mod steady;
 mod unclaimed;
 mod writing;
 
@@ -36,6 +37,7 @@ use self::{
     load::{Load, Loads},
     node::Node,
     objects::Incomplete,
+    steady::Graphs,
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, placement::id, read};
 
@@ -61,6 +63,8 @@ pub struct Feed {
     pods: BTreeMap<Name, Entry>,
     /// Who holds the GPUs of nodes.
     gpus: Gpus,
+    /// The graphs that the planner knows of nodes.
+    graphs: Graphs,
     /// The pods without devices.
     loads: Loads,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and

@@ -39,6 +39,7 @@ impl State {
     /// earlier plan. Returns when to look again.
     fn without_plan(&mut self, now: Millis) -> Option<Millis> {
         let resume = self.feed.resume(now);
+        let calm = self.feed.calm(now);
         let (leavers, due) = self.feed.leavers(now);
         for leaver in leavers {
             self.let_go(leaver, now);
@@ -56,7 +57,7 @@ impl State {
         for one in unclaimed {
             self.reassign(one, now);
         }
-        [resume, due, back, check].into_iter().flatten().min()
+        [resume, calm, due, back, check].into_iter().flatten().min()
     }
 
     /// Decides what the planner says, if a round may say something new. Returns when the next one is
@@ -101,6 +102,7 @@ impl State {
             self.count_from_zero();
             let depth = tally::depth(waiting, &self.feed, now);
             self.metrics.queue().depth(&depth);
+            self.metrics.queue().unsteady(&self.feed.unsteady());
         }
         let tasks = self.board.look(waiting, &self.feed, self.moving > 0, now);
         self.effects.extend(tasks.into_iter().map(Effect::Show));

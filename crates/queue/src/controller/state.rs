@@ -8,7 +8,7 @@ use std::{
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::pod;
-use nvlink_cluster::exclusive::SharedGpus;
+use nvlink_cluster::seen::Seen;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{complaints::Complaints, lease::Term};
 use tokio::time::Instant;
@@ -127,9 +127,12 @@ impl State {
         }
     }
 
-    /// Returns the nodes whose GPUs the queue does not use, because claims share them.
-    pub(super) fn shared_gpus(&self) -> SharedGpus {
-        self.feed.shared_gpus()
+    /// Returns the nodes that the queue cannot use as they are.
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            shared: self.feed.shared_gpus(),
+            unsteady: self.feed.unsteady(),
+        }
     }
 
     /// Takes over what happened. Returns whether there may be something to do.

@@ -10,8 +10,8 @@ use nvlink_api::{
     crd::{GPU_DRIVER, domain_class::Mapping},
 };
 use nvlink_cluster::{
-    exclusive::SharedGpus,
     gpus::{Claim, DeviceClass, Gpus, Slice, id},
+    seen::Nodes,
 };
 use nvlink_planner::Name;
 
@@ -89,25 +89,30 @@ impl Feed {
     /// Returns the nodes of each class with the mapping `Claim` that have GPUs which the scheduler may
     /// allocate to several claims at a time. The queue uses none of these GPUs.
     #[must_use]
-    pub fn shared_gpus(&self) -> SharedGpus {
+    pub fn shared_gpus(&self) -> Nodes {
         let nodes: BTreeSet<&Name> = self.gpus.devices().sharing().collect();
+        let nodes: Vec<&Name> = nodes.into_iter().collect();
         let classes = self
             .classes
             .values()
             .filter_map(|known| known.as_ref().ok());
         let claiming = classes.filter(|class| class.mapping == Mapping::Claim);
-        let of_class = |class: &Arc<Class>| {
-            let is_of = |name: &&&Name| {
-                let labels = self.nodes.get(**name).map(|node| &node.labels);
-                let mut selector = class.selector.iter();
-                labels.is_some_and(|labels| {
-                    selector.all(|(key, value)| labels.get(key) == Some(value))
-                })
-            };
-            let nodes = nodes.iter().filter(is_of).map(ToString::to_string);
-            (class.name.clone(), nodes.collect())
-        };
+        let of_class = |class: &Arc<Class>| (class.name.clone(), self.of_class(class, &nodes));
         claiming.map(of_class).collect()
+    }
+
+    /// Returns the names of those nodes that are of a class.
+    pub(super) fn of_class(&self, class: &Class, nodes: &[&Name]) -> Vec<String> {
+        let is_of = |name: &&&Name| {
+            let labels = self.nodes.get(**name).map(|node| &node.labels);
+            let mut selector = class.selector.iter();
+            labels.is_some_and(|labels| selector.all(|(key, value)| labels.get(key) == Some(value)))
+        };
+        nodes
+            .iter()
+            .filter(is_of)
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// Returns what a pod says of the claim by which it gets its GPUs; `None` if it needs none.

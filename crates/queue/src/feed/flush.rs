@@ -20,7 +20,7 @@ impl Feed {
         let changed = std::mem::take(&mut self.changed);
         self.flush_classes(&changed.classes, planner);
         for name in &changed.nodes {
-            planner.node(name, self.node_state(name));
+            planner.node(name, self.steady_state(name, now));
         }
         for name in changed.nodes.union(&changed.loads) {
             planner.pod(&load::id(name), self.load_state(name));
@@ -123,7 +123,7 @@ impl Feed {
         has_gpus.then(|| self.loads.of_node(name, &self.others))?
     }
 
-    fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
+    pub(super) fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
         let node = self.nodes.get(name)?;
         let gpus = self.gpus.of(name);
         let devices = gpus.devices.as_ref();

@@ -154,6 +154,7 @@ impl Feed {
     pub fn jumped(&mut self, by: Millis, before: Millis) {
         let after = before.saturating_add(by);
         self.incomplete.jumped(by);
+        self.graphs_jumped(by);
         for (id, pod) in &mut self.pods {
             if let Some(pause) = pod.paused.as_mut().filter(|it| it.until > Millis::MIN) {
                 pause.until = pause.until.saturating_add(by);

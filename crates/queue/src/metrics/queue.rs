@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_cluster::seen::Nodes;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -130,6 +131,7 @@ pub struct QueueMetrics {
     timeouts: Family<ByTimeout, Counter>,
     writes: Family<ByEnd, Counter>,
     round: Histogram,
+    unsteady: Family<ByClass, Gauge>,
     errors: Histograms,
 }
 
@@ -146,6 +148,7 @@ impl Default for QueueMetrics {
             timeouts: Family::default(),
             writes: Family::default(),
             round: Histogram::new(ROUNDS),
+            unsteady: Family::default(),
             errors: Family::new_with_constructor(waits),
         }
     }
@@ -197,6 +200,11 @@ impl QueueMetrics {
             Unit::Seconds,
             self.round.clone(),
         );
+        registry.register(
+            "unsteady_nodes",
+            "Nodes of the class on which the queue starts no job, because their NodeTopology shows another graph again and again; reported by the leader",
+            self.unsteady.clone(),
+        );
         registry.register_with_unit(
             "eta_error",
             "Difference between the first expected start that a pod showed and its release",
@@ -230,6 +238,7 @@ impl QueueMetrics {
         self.pods.clear();
         self.gpus.clear();
         self.oldest.clear();
+        self.unsteady.clear();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.clear();
     }
@@ -326,6 +335,16 @@ impl QueueMetrics {
     pub fn write(&self, write: Written, outcome: Ended) {
         let (write, outcome) = (write.as_str(), outcome.as_str());
         self.writes.get_or_create(&ByEnd { write, outcome }).inc();
+    }
+
+    /// Sets the nodes of classes whose graphs change again and again.
+    pub fn unsteady(&self, nodes: &Nodes) {
+        self.unsteady.clear();
+        for (class, nodes) in nodes {
+            let class = class.clone();
+            let nodes = i64::try_from(nodes.len()).unwrap_or(i64::MAX);
+            self.unsteady.get_or_create(&ByClass { class }).set(nodes);
+        }
     }
 
     /// Records how long a round took.

@@ -5,6 +5,7 @@ mod gangs;
 mod lost;
 mod outcomes;
 mod refused;
+mod steady;
 
 use std::sync::Arc;
 
@@ -71,10 +72,15 @@ impl Queue {
 
     /// Reports who holds which GPUs of the node.
     fn report(&mut self, held: Option<Vec<Allocation>>) {
+        self.publish(450_000_000_000, held);
+    }
+
+    /// Reports the same of a node whose links have this bandwidth.
+    fn publish(&mut self, bytes_per_second: u64, held: Option<Vec<Allocation>>) {
         let gpus: Vec<_> = (0..4)
             .map(|index| json!({"index": index, "uuid": format!("GPU-{index}")}))
             .collect();
-        let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "switch", "links": 18, "bytesPerSecond": 450_000_000_000_u64});
+        let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "switch", "links": 18, "bytesPerSecond": bytes_per_second});
         let edges: Vec<_> = (0..4)
             .flat_map(|a| (a + 1..4).map(move |b| edge(a, b)))
             .collect();
