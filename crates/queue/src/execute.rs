@@ -97,9 +97,9 @@ impl Writer {
     /// and have their claims: from then on, whoever leads releases the others.
     pub(super) async fn start(self, moves: Vec<Move>) -> Outcomes {
         failpoint::passed("decide");
-        let prepared = match moves.len() {
-            0 | 1 => Ok(moves),
-            _ => self.prepare_all(moves).await,
+        let prepared = match self.complete(moves).await {
+            Ok(moves) if moves.len() > 1 => self.prepare_all(moves).await,
+            complete => complete,
         };
         let claimed = match prepared {
             Ok(moves) => self.claim_all(moves).await,

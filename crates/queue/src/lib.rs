@@ -36,6 +36,7 @@
 //! - `idle`: whether there is anything to do;
 //! - `post`: writes what pods show;
 //! - `attempts`: the attempts of one write, and what the log says of one that nobody answers;
+//! - `needs`: what pods name and the scheduler waits for;
 //! - `claims`: creates the claims of pods;
 //! - `execute`: carries out what a round of the planner says;
 //! - `failpoint`: ends a debug build between two writes, for tests;
@@ -59,6 +60,7 @@ mod life;
 mod limits;
 pub mod member;
 pub mod metrics;
+mod needs;
 pub mod notice;
 mod operator;
 pub mod outcome;

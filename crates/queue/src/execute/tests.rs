@@ -200,6 +200,58 @@ async fn a_claim_on_which_a_webhook_of_others_always_fails_is_refused() {
     assert!(took > Duration::from_secs(2), "it may be a moment's matter");
 }
 
+/// Returns a pod that names a volume and a claim of somebody else.
+fn needing() -> Value {
+    let mut pod = claiming();
+    let other = json!({"name": "nic", "resourceClaimName": "nic"});
+    pod["spec"]["resourceClaims"]
+        .as_array_mut()
+        .unwrap()
+        .push(other);
+    pod["spec"]["volumes"] = json!([
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+    ]);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_released_only_when_all_that_it_names_exists() {
+    // The claim exists, and the volume does not.
+    let api = Api::new(|_, count| match count {
+        0 => (
+            StatusCode::OK,
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "nic"}}),
+        ),
+        _ => failure(StatusCode::NOT_FOUND, "not found"),
+    });
+    let (outcome, _) = api.release(needing()).await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(why) if why.contains("PersistentVolumeClaim data does not exist")),
+        "{outcome:?}"
+    );
+    let asked = api.asked.lock().unwrap();
+    assert!(asked.iter().all(|one| one.starts_with("GET")), "{asked:?}");
+    assert!(asked[0].contains("/resourceclaims/nic"), "{asked:?}");
+    assert!(
+        asked[1].contains("/persistentvolumeclaims/data"),
+        "{asked:?}"
+    );
+}
+
+/// A chart of an earlier version has no right to read PersistentVolumeClaims.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_holds_no_pod_back() {
+    let api = Api::new(|method, _| match *method {
+        Method::GET => failure(StatusCode::FORBIDDEN, "no"),
+        _ => (StatusCode::OK, pod("2")),
+    });
+    let mut pod = needing();
+    pod["spec"]["resourceClaims"] = json!([]);
+    let (outcome, _) = api.release(pod).await;
+    assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     let api = Api::new(|method, _| match *method {

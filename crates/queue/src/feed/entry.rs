@@ -61,6 +61,8 @@ pub(super) struct Entry {
     pub(super) shifts: Shifts,
     /// Its condition says that it waits.
     pub(super) queued: bool,
+    /// It has volumes that the scheduler binds.
+    pub(super) has_volumes: bool,
     /// Why the scheduler binds it to no node, if it has tried.
     pub(super) refused: Option<Box<str>>,
     /// What became of its placement, if a leader wrote it down.
@@ -121,6 +123,8 @@ pub(super) enum Cause {
     NodeOut,
     /// The scheduler does not bind it there.
     NotBound,
+    /// The scheduler says nothing about it.
+    NotTried,
     /// It has no claim.
     NoClaim,
 }
@@ -189,6 +193,7 @@ impl Entry {
             orphan: None,
             shifts: Shifts::default(),
             queued: notice::is_queued(pod),
+            has_volumes: has_volumes(pod),
             refused: refused(pod),
             told: Outcome::told(pod),
             life,
@@ -298,6 +303,19 @@ impl Entry {
         self.paused.as_ref().filter(|it| it.until > Millis::MIN)
     }
 
+    /// Returns what is to be said of its node if no scheduler has tried to bind the pod.
+    pub(super) fn untried(&self) -> String {
+        let pod = self.document();
+        let name = pod
+            .as_ref()
+            .and_then(|pod| pod::at(pod, &["spec", "schedulerName"])?.as_str());
+        let name = name.unwrap_or("default-scheduler");
+        format!(
+            "is not tried: the scheduler {name:?} (schedulerName) says nothing about the pod; \
+             see whether it runs, and whether all that the pod names exists"
+        )
+    }
+
     /// Reports whether the pod was released, by its gates.
     pub(super) fn is_released(&self) -> bool {
         matches!(
@@ -305,6 +323,12 @@ impl Entry {
             Life::Released | Life::Bound { .. } | Life::Running { .. }
         )
     }
+}
+
+/// Reports whether the scheduler binds volumes of a pod.
+fn has_volumes(pod: &Value) -> bool {
+    let mut volumes = pod::list(pod, &["spec", "volumes"]);
+    volumes.any(|one| one.get("persistentVolumeClaim").is_some() || one.get("ephemeral").is_some())
 }
 
 /// Returns what the scheduler says about a pod that it can bind to no node.

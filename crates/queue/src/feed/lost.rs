@@ -21,6 +21,10 @@ const OUT: Millis = 300_000;
 /// For how long the scheduler may refuse to bind it there, milliseconds. What is in the way may be
 /// short, such as a pod that is still being deleted.
 const REFUSED: Millis = 300_000;
+/// For how long the scheduler may say nothing about a pod with volumes, milliseconds: it waits for
+/// volumes that are made for the pod for ten minutes (`bindTimeoutSeconds` of its plugin
+/// VolumeBinding), and five more.
+const BINDING: Millis = 900_000;
 /// How often the API server may refuse to release a pod whose gang was released: the pauses between
 /// are as long in all.
 const REFUSALS: u32 = 10;
@@ -74,10 +78,7 @@ impl Feed {
                 (Some(_), None) if lacks_claim(&self.gpus, pod) => {
                     (Cause::NoClaim, REFUSED_BY, UNCLAIMED.to_owned())
                 }
-                (Some(_), None) => {
-                    pod.orphan = None;
-                    continue;
-                }
+                (Some(_), None) => (Cause::NotTried, REFUSED_BY, pod.untried()),
             };
             if pod.expected.is_some() || pod.is_paused() {
                 continue;
@@ -85,7 +86,9 @@ impl Feed {
             let grace = match cause {
                 Cause::NodeGone => GONE,
                 Cause::NodeOut => OUT,
-                Cause::NotBound | Cause::NoClaim | Cause::NoClass => REFUSED,
+                // Kubernetes makes some volumes only now.
+                Cause::NotTried if pod.has_volumes => BINDING,
+                Cause::NotBound | Cause::NotTried | Cause::NoClaim | Cause::NoClass => REFUSED,
             };
             let due = pod.orphaned(cause, now).saturating_add(grace);
             match due <= now {

@@ -173,6 +173,22 @@ impl QueueMetrics {
             Unit::Seconds,
             self.oldest.clone(),
         );
+        self.register_leaving(registry);
+        registry.register_with_unit(
+            "round_duration",
+            "Time that the planner needs to say what is released next",
+            Unit::Seconds,
+            self.round.clone(),
+        );
+        registry.register(
+            "unsteady_nodes",
+            "Nodes of the class on which the queue starts no job, because their NodeTopology shows another graph again and again; reported by the leader",
+            self.unsteady.clone(),
+        );
+    }
+
+    /// Registers what is counted of pods that leave the queue.
+    fn register_leaving(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "wait_duration",
             "Time from the creation of a pod to its release",
@@ -193,17 +209,6 @@ impl QueueMetrics {
             "writes",
             "Writes of the queue to pods, by what was written (prepare, release, reject, show) and by outcome: conflict, somebody else had changed the pod; gone, it does not exist any more; refused, by the API server; unanswered, the API server did not answer or had no time, and the write is tried again",
             self.writes.clone(),
-        );
-        registry.register_with_unit(
-            "round_duration",
-            "Time that the planner needs to say what is released next",
-            Unit::Seconds,
-            self.round.clone(),
-        );
-        registry.register(
-            "unsteady_nodes",
-            "Nodes of the class on which the queue starts no job, because their NodeTopology shows another graph again and again; reported by the leader",
-            self.unsteady.clone(),
         );
         registry.register_with_unit(
             "eta_error",

@@ -108,7 +108,7 @@ fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
     released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
     let mut queue = Queue::new();
     queue.feed.pod(released.clone());
-    assert_eq!(queue.feed.lost(NOW), (vec![], None), "its node is there");
+    assert!(queue.feed.lost(NOW).0.is_empty(), "its node is there");
     for (node, what) in [(None, "does not exist"), (ready("Unknown"), "not ready")] {
         queue.feed.node("n1", node.clone());
         let (lost, due) = queue.feed.lost(NOW);
@@ -116,7 +116,7 @@ fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
         let due = due.unwrap();
         // It comes back, and is lost again.
         queue.feed.node("n1", ready("True"));
-        assert_eq!(queue.feed.lost(due), (vec![], None));
+        assert!(queue.feed.lost(due).0.is_empty());
         queue.feed.node("n1", node);
         assert_eq!(queue.feed.lost(due).0, []);
         let (lost, _) = queue.feed.lost(due + due - NOW);
@@ -245,11 +245,38 @@ fn a_pod_that_the_scheduler_does_not_bind_is_given_up_after_a_while() {
     let lost = queue.feed.lost(due.unwrap()).0;
     assert_eq!(lost[0].reason, "QueueNodeRefuses");
     assert!(lost[0].why.contains(says), "{lost:?}");
-    // The scheduler has not tried, for example because none runs.
-    released["status"]["conditions"] = json!([]);
-    released["metadata"]["resourceVersion"] = json!("2");
-    queue.feed.pod(released);
-    assert_eq!(queue.feed.lost(due.unwrap()), (vec![], None));
+}
+
+#[test]
+fn a_pod_about_which_no_scheduler_says_anything_is_given_up_after_a_while() {
+    const MINUTE: i64 = 60_000;
+    let mut typo = released("");
+    typo["spec"]["schedulerName"] = json!("defualt-scheduler");
+    let mut queue = Queue::new();
+    queue.feed.pod(typo.clone());
+    assert_eq!(
+        queue.feed.lost(NOW),
+        (vec![], Some(NOW + 5 * MINUTE)),
+        "the scheduler may have much to do"
+    );
+    let (lost, _) = queue.feed.lost(NOW + 5 * MINUTE);
+    assert_eq!(lost[0].reason, "QueueNodeRefuses");
+    assert!(lost[0].why.contains("\"defualt-scheduler\""), "{lost:?}");
+
+    // The time begins anew when the scheduler says something.
+    let mut says = released("0/9 nodes are available");
+    says["metadata"]["resourceVersion"] = json!("2");
+    queue.feed.pod(says);
+    assert!(queue.feed.lost(NOW + 5 * MINUTE).0.is_empty());
+
+    // A volume may have to be made first.
+    typo["metadata"]["resourceVersion"] = json!("3");
+    typo["spec"]["volumes"] =
+        json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    queue.feed.pod(typo);
+    let began = NOW + 6 * MINUTE;
+    assert_eq!(queue.feed.lost(began).1, Some(began + 15 * MINUTE));
+    assert_eq!(queue.feed.lost(began + 15 * MINUTE).0.len(), 1);
 }
 
 #[test]
