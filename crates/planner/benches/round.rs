@@ -212,20 +212,24 @@ fn rounds(criterion: &mut Criterion) {
             });
         });
         group.finish();
-        let mut group = criterion.benchmark_group("round-after-a-minute");
-        group
-            .sample_size(20)
-            .measurement_time(Duration::from_secs(5));
-        group.bench_function(BenchmarkId::from_parameter(nodes), |bench| {
-            let mut now = HOUR;
-            bench.iter(|| {
-                now = if now < 10 * HOUR { now + MINUTE } else { HOUR };
-                black_box(planner.round(now));
-            });
-        });
-        group.finish();
+        after_a_minute(criterion, nodes, &mut planner);
         println!("{nodes} nodes: process {}", resident());
     }
+}
+
+fn after_a_minute(criterion: &mut Criterion, nodes: usize, planner: &mut Planner) {
+    let mut group = criterion.benchmark_group("round-after-a-minute");
+    group
+        .sample_size(20)
+        .measurement_time(Duration::from_secs(5));
+    group.bench_function(BenchmarkId::from_parameter(nodes), |bench| {
+        let mut now = HOUR;
+        bench.iter(|| {
+            now = if now < 10 * HOUR { now + MINUTE } else { HOUR };
+            black_box(planner.round(now));
+        });
+    });
+    group.finish();
 }
 
 criterion_group!(benches, rounds);

@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 /// How long an answer may take. A write that is not answered is tried again: it says which version
 /// it changes, so it is not made twice.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the API server may work on a write, seconds: it then answers with an error, also where
 /// it waits for a webhook of somebody else. Less than [`PATIENCE`].
 const DEADLINE: &str = "timeout=4s";

@@ -14,8 +14,9 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::{
+    attempts::PATIENCE,
     claim::Named,
-    execute::{AT_ONCE, Move, Outcome, Outcomes, PATIENCE, Writer},
+    execute::{AT_ONCE, Move, Outcome, Outcomes, Writer},
 };
 
 /// An object that a pod names.
