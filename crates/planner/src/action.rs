@@ -177,7 +177,8 @@ pub enum Reason {
     },
     /// GPUs are free, but jobs ahead need them.
     Behind {
-        /// The number of jobs ahead that wait.
+        /// The number of jobs ahead that wait for a place on the same nodes; 0 if jobs that start now
+        /// take them.
         ahead: u32,
     },
     /// It could start now, but a better placement is worth the wait.

@@ -109,6 +109,7 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
             are(free),
             within(asked, scope)
         ),
+        Reason::Behind { ahead: 0 } => "GPUs are free, but jobs ahead of it take them now".to_owned(),
         Reason::Behind { ahead } => format!(
             "GPUs are free, but {} ahead of it {} them",
             count(ahead, "job"),

@@ -13,11 +13,13 @@ const CLASS: &str = "queued";
 
 /// The rights that no test of this cluster uses: an API server is asked for a pod again only after somebody else
 /// has changed it, and the kinds of operators are not installed. No DRA driver is here, so nobody makes
-/// claims; the tests of claims run with these rights. The verb `release` is for the policies, not for a request.
+/// claims; the tests of claims run with these rights. No pod is released, so the queue does not look for its
+/// volumes. The verb `release` is for the policies, not for a request.
 pub(crate) fn is_seldom(right: &str) -> bool {
     let operators = of_operators();
     let claims = ["create", "delete", "get"].map(|verb| format!("{verb} resourceclaims"));
     right == "get pods"
+        || right == "get persistentvolumeclaims"
         || claims.iter().any(|claims| claims == right)
         || right == "release domainclasses"
         || operators

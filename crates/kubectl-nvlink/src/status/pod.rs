@@ -80,7 +80,10 @@ fn scheduler(pod: &Pod<'_>, messages: &mut Vec<String>) {
     }
     let mut conditions = pod::list(pod.value, &["status", "conditions"]);
     let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+    // The API server leaves what it wrote while the pod had gates.
+    let gated = |one: &Value| text(one, "reason").as_deref() == Some("SchedulingGated");
     let scheduled = conditions.find(|one| text(one, "type").as_deref() == Some("PodScheduled"));
+    let scheduled = scheduled.filter(|one| pod.life != Life::Released || !gated(one));
     match scheduled.and_then(|one| text(one, "message")) {
         Some(message) => messages.push(format!("the scheduler says: {message}")),
         None if node.is_none() => {

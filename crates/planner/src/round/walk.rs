@@ -136,6 +136,12 @@ impl Walk {
         free: Free,
     ) {
         let at = self.round.waiting.len();
+        let reason = match reason {
+            Reason::Behind { .. } => Reason::Behind {
+                ahead: self.rivals(plan, entry),
+            },
+            reason => reason,
+        };
         match (free, target) {
             (Free::Best, Some(target)) => {
                 let mean = plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
@@ -161,6 +167,15 @@ impl Walk {
         }
         self.open.push(Open { number, at, free });
         self.wait(entry, reason, None);
+    }
+
+    /// Returns the number of jobs ahead that have a place on nodes that a job may use.
+    fn rivals(&mut self, plan: &Plan<'_>, entry: &Entry) -> u32 {
+        let own = bits(&mut self.nodes, plan, &super::gang::sets(&entry.job));
+        let is_own = |node: u32| own[node as usize / 64] & 1 << (node % 64) != 0;
+        let nodes = |one: &Reserved| one.target.parts.iter().any(|part| is_own(part.node));
+        let rivals = self.reserved.iter().filter(|one| nodes(one)).count();
+        u32::try_from(rivals).unwrap_or(u32::MAX)
     }
 
     /// Keeps a place for a job that has waited for so long, unless one is kept for a job ahead

@@ -458,6 +458,6 @@ fn surplus_members_do_not_overtake() {
         told,
         "first on m[4, 5, 6, 7]\n\
          second waits 1/1 at 50000: Behind { ahead: 0 }\n\
-         gang waits 2/2 at 50000: Behind { ahead: 1 }"
+         gang waits 2/2 at 50000: Behind { ahead: 0 }"
     );
 }

@@ -1,6 +1,6 @@
 //! Places that are kept for jobs that others have passed for too long.
 
-use nvlink_planner::{Class, Job, Millis, PodState};
+use nvlink_planner::{Class, Job, Millis, PodState, Reason};
 
 use crate::{
     cluster::{job, pairs, switched},
@@ -137,6 +137,12 @@ fn one_place_is_kept_at_a_time_on_the_same_nodes() {
     fed.job("small", small("class", 1));
     fed.job("other", small("other", 1));
     let round = fed.round(now);
+    // There is one place ahead of it on the nodes of its class.
+    let other = round.waiting.iter().find(|one| &*one.job == "other");
+    assert_eq!(
+        other.map(|one| &one.reason),
+        Some(&Reason::Behind { ahead: 1 })
+    );
     // On b, where a job of four GPUs in one domain has no place anyway.
     let told = told(&round);
     assert!(told.starts_with("small on b["), "{told}");

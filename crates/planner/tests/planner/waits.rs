@@ -87,8 +87,8 @@ fn whoever_can_start_starts_in_the_order_of_age() {
         told(&round),
         "long on n[6, 7] Backfill { ahead: 1 }\n\
          big waits 1/1 at 60000: Full { asked: 8, free: 2 }\n\
-         short waits 2/2 at 160000: Behind { ahead: 1 }\n\
-         later waits 3/3 at 50000: Behind { ahead: 2 }"
+         short waits 2/2 at 160000: Behind { ahead: 0 }\n\
+         later waits 3/3 at 50000: Behind { ahead: 0 }"
     );
     assert_eq!(round.wake, Some(50_000));
     assert_eq!(fed.fresh().round(0), round);
