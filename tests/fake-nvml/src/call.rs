@@ -76,6 +76,12 @@ pub(crate) struct Gpu {
 }
 
 impl Call {
+    /// Returns the positions of the GPUs that the library lists, in its order.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = usize> {
+        let attaches = lock(&LIBRARY).attaches;
+        self.board.listed().filter(move |_| attaches)
+    }
+
     /// Returns the GPU of a handle, unless it is lost or a fault applies to it.
     pub(crate) fn gpu(&self, handle: nvmlDevice_t) -> Answer<Gpu> {
         let handle = handle.addr();
@@ -198,6 +204,8 @@ fn trace(config: &Config, line: String) {
 pub(crate) struct Library {
     pub(crate) users: u32,
     pub(crate) era: usize,
+    /// Whether it lists GPUs that nobody else has attached.
+    pub(crate) attaches: bool,
     /// Open while the library has users, like the driver's devices.
     pub(crate) device: Option<fs::File>,
 }
@@ -205,6 +213,7 @@ pub(crate) struct Library {
 pub(crate) static LIBRARY: Mutex<Library> = Mutex::new(Library {
     users: 0,
     era: 0,
+    attaches: false,
     device: None,
 });
 

@@ -21,11 +21,11 @@ const PCIE_WIDTH: u32 = 16;
 
 export! {
     fn nvmlDeviceGetCount_v2(call, count: *mut c_uint) {
-        put(count, call.board.listed().count() as c_uint)
+        put(count, call.listed().count() as c_uint)
     }
 
     fn nvmlDeviceGetHandleByIndex_v2(call, index: c_uint, device: *mut nvmlDevice_t) {
-        let position = call.board.listed().nth(index as usize).ok_or(INVALID_ARGUMENT)?;
+        let position = call.listed().nth(index as usize).ok_or(INVALID_ARGUMENT)?;
         put(device, call.gpu_at(position)?.handle())
     }
 
@@ -156,7 +156,7 @@ fn find(
     device: *mut nvmlDevice_t,
     fits: impl Fn(&nvlink_topology::Gpu) -> bool,
 ) -> Answer {
-    let mut listed = call.board.listed();
+    let mut listed = call.listed();
     let position = listed.find(|&position| fits(&call.board.cards[position].gpu));
     put(device, call.gpu_at(position.ok_or(NOT_FOUND)?)?.handle())
 }

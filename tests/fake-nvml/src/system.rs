@@ -13,9 +13,9 @@ use crate::{
 };
 
 export! {
-    fn nvmlInit_v2(_call) { begin() }
+    fn nvmlInit_v2(_call) { begin(0) }
 
-    fn nvmlInitWithFlags(_call, _flags: c_uint) { begin() }
+    fn nvmlInitWithFlags(_call, flags: c_uint) { begin(flags) }
 
     fn nvmlShutdown(_call) {
         let mut library = lock(&LIBRARY);
@@ -39,10 +39,15 @@ export! {
     fn nvmlSystemGetCudaDriverVersion_v2(_call, version: *mut c_int) { put(version, 13000) }
 }
 
-fn begin() -> Answer {
+/// `NVML_INIT_FLAG_NO_ATTACH`. Driver 580.159.04 then lists only GPUs that another program has
+/// attached: on a node without persistence mode or other monitors, none.
+const NO_ATTACH: c_uint = 2;
+
+fn begin(flags: c_uint) -> Answer {
     let mut library = lock(&LIBRARY);
     if library.users == 0 {
         library.era += 1;
+        library.attaches = flags & NO_ATTACH == 0;
         library.device = File::open(config()).ok();
     }
     library.users += 1;

@@ -39,7 +39,8 @@ pub(super) struct Loaded(ManuallyDrop<Nvml>);
 impl Loaded {
     /// Loads and initializes the library at `path`, or where the loader finds it.
     ///
-    /// GPUs are neither required nor attached: a broken GPU must not hide the others.
+    /// GPUs are not required: a broken one must not hide the others. They are attached: with
+    /// `NO_ATTACH`, driver 580 lists no GPU that nobody else has attached.
     pub(super) fn open(path: Option<&str>) -> Result<Self, NvmlError> {
         let open = |flags| {
             let mut builder = Nvml::builder();
@@ -48,7 +49,7 @@ impl Loaded {
             }
             builder.flags(flags).init()
         };
-        let nvml = match open(InitFlags::NO_GPUS | InitFlags::NO_ATTACH) {
+        let nvml = match open(InitFlags::NO_GPUS) {
             // Drivers from before 2018 do not support flags.
             Err(NvmlError::FailedToLoadSymbol(_)) => open(InitFlags::empty()),
             result => result,
