@@ -109,16 +109,20 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
             are(free),
             within(asked, scope)
         ),
-        Reason::Behind { ahead: 0 } => "GPUs are free, but jobs ahead of it take them now".to_owned(),
-        Reason::Behind { ahead } => format!(
-            "GPUs are free, but {} ahead of it {} them",
-            count(ahead, "job"),
-            if ahead == 1 { "needs" } else { "need" }
-        ),
+        Reason::Behind { ahead } => behind(ahead),
         Reason::Better { longer } => format!(
             "it could start now, but a better placement is worth the wait: it would run {} longer now",
             span(longer)
         ),
+    }
+}
+
+fn behind(ahead: u32) -> String {
+    let jobs = count(ahead, "job");
+    match ahead {
+        0 => "GPUs are free, but jobs ahead of it take them now".to_owned(),
+        1 => format!("GPUs are free, but {jobs} ahead of it needs them"),
+        _ => format!("GPUs are free, but {jobs} ahead of it need them"),
     }
 }
 
