@@ -350,15 +350,12 @@ impl Feed {
     }
 
     fn join(&mut self, id: Name, mut entry: Entry) {
-        if let Some(member) = entry.member.as_ref().filter(|_| !entry.counted)
-            && let Some(ran) = member.ran()
-        {
-            let key = member.key();
-            let class = key.class.clone();
-            if self.past.add(key, ran, member.gpus) {
-                self.changed.classes.insert(class);
+        if let Some(member) = entry.member.as_ref().filter(|_| !entry.counted) {
+            let usual = self.past.usual(&member.class);
+            entry.counted = member.record(&mut self.past);
+            if self.past.usual(&member.class) != usual {
+                self.changed.classes.insert(member.class.clone());
             }
-            entry.counted = true;
         }
         if let Some(job) = &entry.job {
             self.jobs.entry(job.clone()).or_default().insert(id.clone());

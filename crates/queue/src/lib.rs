@@ -83,6 +83,6 @@ pub use life::{Life, created};
 pub use limits::{Estimate, Limits, Source};
 pub use member::{Member, Unreadable, read};
 pub use operator::{OBJECTS, Object, object};
-pub use past::{Key, Past, Spread};
+pub use past::{Key, Past, Spread, Worth};
 pub use placement::Placement;
 pub use rules::{on_timeout, rules};

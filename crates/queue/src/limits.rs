@@ -7,13 +7,18 @@ use nvlink_api::{class::duration, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{life::time, past::Spread};
+use super::{
+    life::time,
+    past::{Spread, Worth},
+};
 
 /// The annotation in which GitLab Runner writes the job's timeout, such as `1h0m0s`
-/// (<https://docs.gitlab.com/runner/executors/kubernetes/>).
+/// (<https://docs.gitlab.com/runner/executors/kubernetes/>). Anybody can write it into a pod, and
+/// nothing in the cluster enforces it. So it counts only in pods of a project of GitLab, by the
+/// label that the webhook sets where one of the runners that the class lists creates the pod.
 const GITLAB_TIMEOUT: &str = "job.runner.gitlab.com/timeout";
-/// The variable with the same timeout in seconds.
-const GITLAB_VARIABLE: &str = "CI_JOB_TIMEOUT";
+/// The names of these projects begin so.
+const GITLAB_PROJECT: &str = "gitlab.";
 
 /// What limits the run of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +84,10 @@ impl Limits {
     pub fn of(pod: &Value, job: Option<&Value>) -> Self {
         let annotation = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
         let created = time(pod, &["metadata", "creationTimestamp"]);
-        let gitlab = annotation(GITLAB_TIMEOUT).and_then(go_duration);
-        let gitlab = gitlab.or_else(|| variable(pod, GITLAB_VARIABLE));
-        let gitlab = created.zip(gitlab);
+        let project = pod::metadata(pod, "labels", labels::PROJECT).and_then(Value::as_str);
+        let by_runner = project.is_some_and(|project| project.starts_with(GITLAB_PROJECT));
+        let gitlab = annotation(GITLAB_TIMEOUT).filter(|_| by_runner);
+        let gitlab = created.zip(gitlab.and_then(go_duration));
         let end = |(from, after): (Timestamp, Duration)| from.checked_add(after).ok();
         let this = Self {
             expected: annotation(labels::EXPECTED_DURATION).and_then(duration::parse),
@@ -114,17 +120,24 @@ impl Limits {
     }
 
     /// Returns how long the pod will run if it starts at `start`, `past` being the past runs of
-    /// the same job; `None` if nothing is known. Its author's word counts unless most past runs
-    /// took longer, so nobody gains by saying less.
+    /// the same job; `None` if nothing is known. Its author's word counts, as far as those of its
+    /// project were `worth` something, unless most past runs took longer: so nobody gains by saying
+    /// less.
     #[must_use]
-    pub fn estimate(&self, past: Option<Spread>, start: Timestamp) -> Option<Estimate> {
+    pub fn estimate(
+        &self,
+        past: Option<Spread>,
+        worth: Worth,
+        start: Timestamp,
+    ) -> Option<Estimate> {
         let left = self
             .end
             .map(|end| Duration::try_from(end.duration_since(start)).unwrap_or_default());
         let limit = self.run.into_iter().chain(left).min();
         let cut = |duration: Duration| limit.map_or(duration, |limit| duration.min(limit));
         let runs_longer = |expected| past.is_some_and(|past: Spread| past.median > expected);
-        if let Some(expected) = self.expected.filter(|expected| !runs_longer(*expected)) {
+        let expected = self.expected.map(|expected| worth.of(expected));
+        if let Some(expected) = expected.filter(|expected| !runs_longer(*expected)) {
             return Some(Estimate {
                 likely: cut(expected),
                 longest: limit.unwrap_or(expected),
@@ -149,15 +162,6 @@ impl Limits {
 /// Returns `spec.activeDeadlineSeconds` of a pod or Job.
 fn deadline(object: &Value) -> Option<Duration> {
     let seconds = pod::at(object, &["spec", "activeDeadlineSeconds"])?.as_u64()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// Returns a time in whole seconds from the environment of a container.
-fn variable(pod: &Value, name: &str) -> Option<Duration> {
-    let containers = pod::list(pod, &["spec", "containers"]);
-    let mut entries = containers.flat_map(|container| pod::list(container, &["env"]));
-    let entry = entries.find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
-    let seconds = entry.get("value")?.as_str()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
@@ -229,6 +233,7 @@ mod tests {
         let gitlab = json!({
             "metadata": {
                 "creationTimestamp": created,
+                "labels": {labels::PROJECT: "gitlab.42"},
                 "annotations": {
                     GITLAB_TIMEOUT: "1h0m0s", labels::EXPECTED_DURATION: "20m"
                 }
@@ -242,12 +247,10 @@ mod tests {
             end: Some(at("2026-08-01T11:00:00Z")),
         };
         assert_eq!(limits, expected);
-        let env = json!([{"name": "CI_JOB_TIMEOUT", "value": "1800"}]);
-        let by_variable = json!({
-            "metadata": {"creationTimestamp": created}, "spec": {"containers": [{"env": env}]}
-        });
-        let end = Limits::of(&by_variable, None).end;
-        assert_eq!(end, Some(at("2026-08-01T10:30:00Z")));
+        // Somebody says so who is no runner of the class.
+        let mut by_hand = gitlab.clone();
+        by_hand["metadata"]["labels"][labels::PROJECT] = json!("team");
+        assert_eq!(Limits::of(&by_hand, None).end, None);
         let job = json!({
             "spec": {"activeDeadlineSeconds": 600},
             "status": {"startTime": "2026-08-01T09:59:00Z"}
@@ -268,7 +271,7 @@ mod tests {
             most: 2 * HOUR,
         };
         let estimate = |limits: Limits, past| {
-            let estimate = limits.estimate(past, start)?;
+            let estimate = limits.estimate(past, Worth::FULL, start)?;
             Some((estimate.likely, estimate.longest, estimate.source))
         };
         assert_eq!(estimate(Limits::default(), None), None);
@@ -293,15 +296,6 @@ mod tests {
             estimate(expected, None),
             Some((HOUR / 4, left, Source::Expected))
         );
-        let allowance = |limits: Limits, past| limits.estimate(past, start).unwrap().allowance();
-        assert_eq!(allowance(Limits::default(), Some(past)), HOUR / 4);
-        let alike = Spread {
-            most: HOUR + HOUR / 10,
-            ..past
-        };
-        assert_eq!(allowance(Limits::default(), Some(alike)), HOUR / 10);
-        assert_eq!(allowance(expected, None), HOUR / 16);
-        assert_eq!(allowance(limited, None), Duration::ZERO);
         let late = Limits {
             end: Some(at("2026-08-01T10:00:00Z")),
             ..Limits::default()
@@ -310,6 +304,37 @@ mod tests {
             estimate(late, None),
             Some((Duration::ZERO, Duration::ZERO, Source::Limit))
         );
+    }
+
+    #[test]
+    fn plans_allow_for_a_part_of_what_a_run_may_take_longer() {
+        let past = Spread {
+            runs: 5,
+            median: HOUR,
+            most: 2 * HOUR,
+        };
+        let alike = Spread {
+            most: HOUR + HOUR / 10,
+            ..past
+        };
+        let limited = Limits {
+            run: Some(4 * HOUR),
+            ..Limits::default()
+        };
+        let expected = Limits {
+            expected: Some(HOUR / 4),
+            ..limited
+        };
+        let start = at("2026-08-01T10:30:00Z");
+        for (limits, past, allowance) in [
+            (Limits::default(), Some(past), HOUR / 4),
+            (Limits::default(), Some(alike), HOUR / 10),
+            (expected, None, HOUR / 16),
+            (limited, None, Duration::ZERO),
+        ] {
+            let estimate = limits.estimate(past, Worth::FULL, start).unwrap();
+            assert_eq!(estimate.allowance(), allowance);
+        }
     }
 
     #[test]
@@ -324,7 +349,7 @@ mod tests {
                 expected: Some(claimed),
                 ..Limits::default()
             };
-            let estimate = limits.estimate(Some(past), at("2026-08-01T10:30:00Z"));
+            let estimate = limits.estimate(Some(past), Worth::FULL, at("2026-08-01T10:30:00Z"));
             estimate.map(|one| (one.likely, one.longest, one.source))
         };
         let runs = Source::Past { runs: 5 };

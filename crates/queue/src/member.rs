@@ -9,7 +9,7 @@ use nvlink_planner::Name;
 use nvlink_topology::{Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
-use super::{Gang, Key, Life, Limits, Placement, job, life::created, placement::id};
+use super::{Gang, Key, Life, Limits, Past, Placement, job, life::created, placement::id};
 
 /// A pod of a class, as the queue sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,6 +165,24 @@ impl Member {
             job: self.job.clone(),
             class: self.class.clone(),
         }
+    }
+
+    /// Adds the run of a pod that has ended to the past ones. Returns whether it says anything.
+    pub fn record(&self, past: &mut Past) -> bool {
+        // Also of a pod that failed: otherwise failing would hide that it ran for longer.
+        let longer = |ran: &Duration| self.limits.expected.is_some_and(|claimed| *ran > claimed);
+        let failed = match &self.life {
+            Life::Ended { ran, .. } => ran.filter(longer),
+            _ => None,
+        };
+        let ran = self.ran();
+        if let Some((ran, claimed)) = ran.or(failed).zip(self.limits.expected) {
+            past.claimed(&self.project, ran, claimed);
+        }
+        if let Some(ran) = ran {
+            past.add(self.key(), ran, self.gpus);
+        }
+        ran.or(failed).is_some()
     }
 
     /// Returns how long the pod ran, if that says how long the next run of the same job takes: it

@@ -67,10 +67,8 @@ impl<'a> State<'a> {
         let mut pods = pods(objects, &classes);
         let mut past = Past::default();
         for pod in pods.values() {
-            if let Some(member) = &pod.member
-                && let Some(ran) = member.ran()
-            {
-                past.add(member.key(), ran, member.gpus);
+            if let Some(member) = &pod.member {
+                member.record(&mut past);
             }
         }
         for pod in pods.values_mut() {
@@ -147,7 +145,11 @@ impl Pod<'_> {
             Life::Bound { .. } | Life::Released => now,
             _ => return None,
         };
-        let estimate = member.limits.estimate(past.spread(&member.key()), start)?;
+        let estimate = member.limits.estimate(
+            past.spread(&member.key()),
+            past.worth(&member.project),
+            start,
+        )?;
         let after = |span: Duration| Some(start.checked_add(span).ok()?.as_millisecond());
         Some(End {
             likely: after(estimate.likely)?,

@@ -1,11 +1,12 @@
 //! Places that are kept for jobs that others have passed for too long.
 
-use nvlink_planner::{Class, Job, Millis, PodState, Reason};
+use nvlink_planner::{Class, Job, Millis, PodState, Reason, Settings};
 
 use crate::{
-    cluster::{job, pairs, switched},
+    cluster::{job, name, pairs, switched},
     fed::Fed,
     waits::{pod, told},
+    world::World,
 };
 
 const MINUTE: Millis = 60_000;
@@ -168,4 +169,42 @@ fn a_kept_place_stays_where_it_is() {
     fed.pod("long", None);
     fed.pod("new", since("a", &[0], 49 * HOUR));
     assert_eq!(&*place(&mut fed, 50 * HOUR), "b");
+}
+
+/// Two users start jobs of four GPUs that claim ten seconds, each under a new name, and each runs
+/// a little longer; the next one comes when one of them ends. A job of all eight GPUs is first in
+/// the order, and starts once it has waited for ten minutes.
+#[test]
+fn small_jobs_that_take_turns_do_not_pass_a_large_one_for_ever() {
+    const RUNS: Millis = 11_000;
+    let mut world = World::new(Settings::default());
+    world.fed.node("n", switched());
+    // What the pods of the class do, and not what they claim.
+    let usual_run = Some(RUNS);
+    let class = Class {
+        usual_run,
+        ..Class::default()
+    };
+    world.fed.class("class", class);
+    let mut ends = [(0, "small-00"), (RUNS / 2, "small-01")].map(|(at, id)| (at, name(id)));
+    let (mut number, mut passed) = (2, 0);
+    while !world.started.contains_key("large") {
+        ends.sort_unstable();
+        world.now = ends[0].0;
+        world.end(&name(format!("{}-00", ends[0].1)));
+        let id = format!("small-{number:02}");
+        world.fed.job(&id, job(world.now, 4, 10));
+        if number == 3 {
+            world.fed.job("large", job(world.now, 8, 100));
+        }
+        world.step();
+        passed += usize::from(number > 3 && world.started.contains_key(&*id));
+        ends[0] = (world.now + RUNS, name(id));
+        number += 1;
+        assert!(world.now < HOUR, "it was passed by {passed} jobs");
+    }
+    let waited = world.now - RUNS / 2;
+    assert!(waited < 10 * MINUTE + 2 * RUNS, "{waited} ms");
+    // Two at a time, in ten minutes.
+    assert!(passed < 120, "{passed} jobs");
 }

@@ -299,9 +299,11 @@ impl Context<'_> {
     fn run(&self, pod: &Entry, start: Millis) -> Option<Estimate> {
         let member = pod.member.as_ref()?;
         let start = k8s_openapi::jiff::Timestamp::from_millisecond(start).ok()?;
-        let estimate = member
-            .limits
-            .estimate(self.past.spread(&member.key()), start)?;
+        let estimate = member.limits.estimate(
+            self.past.spread(&member.key()),
+            self.past.worth(&member.project),
+            start,
+        )?;
         let millis = |duration: std::time::Duration| {
             Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
         };

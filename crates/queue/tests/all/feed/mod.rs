@@ -459,6 +459,38 @@ fn a_new_leader_knows_the_deadline_of_a_job_that_runs() {
     assert_eq!(queue.feed.wanted(), wanted, "it was forgotten");
 }
 
+/// Returns a pod that claims ten seconds.
+fn claims(name: &str, version: u64) -> Value {
+    let mut pod = pod(name, 1, version);
+    pod["metadata"]["annotations"][labels::EXPECTED_DURATION] = json!("10s");
+    pod
+}
+
+#[test]
+fn a_claim_is_worth_what_those_of_its_project_were_also_under_another_name() {
+    let mut queue = Queue::new();
+    let expected = |queue: &mut Queue, name: &str| {
+        queue.released(NOW);
+        let job = queue.planner.waiting(&id("team", name)).unwrap();
+        job.duration.unwrap().mean
+    };
+    queue.feed.pod(claims("first", 1));
+    assert_eq!(expected(&mut queue, "first"), 10_000);
+    for (number, phase) in ["Succeeded", "Failed", "Succeeded"].into_iter().enumerate() {
+        let mut ended = claims(&format!("run{number}"), 2);
+        ended["spec"]["schedulingGates"] = json!([]);
+        ended["spec"]["nodeName"] = json!("n1");
+        let state = json!({"terminated": {"finishedAt": "2026-08-01T10:00:25Z"}});
+        ended["status"] = json!({
+            "phase": phase, "startTime": "2026-08-01T10:00:00Z",
+            "containerStatuses": [{"name": "c", "state": state}],
+        });
+        queue.feed.pod(ended);
+    }
+    queue.feed.pod(claims("another", 3));
+    assert_eq!(expected(&mut queue, "another"), 25_000);
+}
+
 #[test]
 fn only_what_concerns_the_queue_is_a_reason_for_a_round() {
     let mut queue = Queue::new();
