@@ -39,6 +39,7 @@ pub use explain::STAYS_PENDING;
 pub use explain::{Record, prospects};
 pub use facts::Facts;
 pub use gate::Gating;
+pub use handover::elsewhere;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
 pub use together::Together;

@@ -19,6 +19,7 @@ mod state;
 mod table;
 mod text;
 mod variant;
+mod waiting;
 mod words;
 
 use std::{

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use nvlink_planner::{Millis, Name, Waiting};
-use nvlink_topology::Scope;
 use serde_json::{Value, json};
 
 use super::{
@@ -170,11 +169,7 @@ impl Board {
         }
         for one in feed.unaccepted() {
             let (pod, uid) = (one.pod, one.uid);
-            let about = About {
-                class: one.class,
-                project: one.namespace,
-                reach: Scope::Cluster,
-            };
+            let about = About::of(one.class);
             let (waiter, notice) = (Waiter { pod, uid, about }, Notice::unaccepted(one.why));
             found.extend(self.candidate(waiter, &notice, feed, &mut read, now));
         }

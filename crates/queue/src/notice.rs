@@ -45,6 +45,8 @@ pub enum Obstacle {
     Doubt(Doubt),
     /// It had its turn, and the queue cannot start it, for this reason.
     Refused(Box<str>),
+    /// One of its pods has a scheduling gate of somebody else: the pod, and the gate.
+    Gated(Box<str>, Box<str>),
     /// Its class cannot be used, for this reason.
     Unaccepted(Box<str>),
 }
@@ -85,6 +87,18 @@ pub enum Urgency {
     Soon,
     /// [`LATER`] after the change before: numbers of the reason.
     Later,
+}
+
+impl<'a> About<'a> {
+    /// Returns what is known of a pod of a class that cannot be used: no reason needs the rest.
+    #[must_use]
+    pub fn of(class: &'a str) -> Self {
+        Self {
+            class,
+            project: "",
+            reach: Scope::Cluster,
+        }
+    }
 }
 
 impl<'a> From<&'a Member> for About<'a> {
@@ -132,7 +146,7 @@ impl Notice {
         match &self.obstacle {
             Some(Obstacle::Refused(_)) => REFUSED,
             Some(Obstacle::Unaccepted(_)) => UNACCEPTED,
-            Some(Obstacle::Doubt(_)) | None => words::word(&self.reason),
+            Some(Obstacle::Doubt(_) | Obstacle::Gated(..)) | None => words::word(&self.reason),
         }
     }
 
@@ -151,7 +165,9 @@ impl Notice {
         format!("{why}; position {position} of class {class}{start}")
     }
 
-    fn why(&self, about: About<'_>) -> String {
+    /// Returns why the pod waits, as a sentence without its end.
+    #[must_use]
+    pub fn why(&self, about: About<'_>) -> String {
         why(&self.reason, self.obstacle.as_ref(), about)
     }
 
@@ -228,6 +244,9 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         Some(Obstacle::Refused(why)) => {
             format!("it had its turn, but the queue cannot start it and tries again: {why}")
         }
+        Some(Obstacle::Gated(pod, gate)) => format!(
+            "pod {pod} has the scheduling gate {gate}, which the queue does not remove: whoever added it must"
+        ),
         Some(Obstacle::Unaccepted(why)) => {
             let class = about.class;
             format!("its class {class} cannot be used, so it waits until that is corrected: {why}")

@@ -38,6 +38,8 @@ const NAMES: &[(&str, Scheduler)] = &[
 ];
 /// Prefix of Kueue's labels and gates.
 const KUEUE: &str = "kueue.x-k8s.io/";
+/// Names the LocalQueue of Kueue in which the pod waits.
+const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Kueue's gate on a pod that Kueue has already placed.
 const PLACED: &str = "kueue.x-k8s.io/topology";
 const KUEUE_REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
@@ -113,6 +115,33 @@ pub(super) struct Handover {
 /// Returns the scheduler other than the cluster's own that places the pod.
 pub(super) fn placer(pod: &Value) -> Option<&'static str> {
     Scheduler::of(pod).map(Into::into)
+}
+
+/// Returns where a pod without a node waits, or for what, if not in the queue of its class: `in Kueue's
+/// queue ml`, `for the scheduling gate example.com/quota`; `None` if the scheduler may bind it now.
+#[must_use]
+pub fn elsewhere(pod: &Value) -> Option<String> {
+    if gate::is_queued(pod) {
+        return None;
+    }
+    let scheduler = Scheduler::of(pod);
+    let queue = match scheduler {
+        Some(Scheduler::Kueue) => pod::metadata(pod, "labels", KUEUE_QUEUE),
+        Some(Scheduler::Kai) => pod::metadata(pod, "labels", KAI_QUEUE),
+        _ => None,
+    };
+    let queue = queue.and_then(Value::as_str);
+    let queue = queue.map_or_else(String::new, |queue| format!(" {queue}"));
+    let foreign = gate::gates(pod).find(|gate| !gate.starts_with(KUEUE));
+    match (scheduler, foreign) {
+        (_, Some(gate)) => Some(format!("for the scheduling gate {gate}")),
+        // Kueue has admitted a pod without its gate.
+        (Some(Scheduler::Kueue), None) if gate::gates(pod).next().is_none() => None,
+        (scheduler, None) => {
+            let name = scheduler?.into_str();
+            Some(format!("in {name}'s queue{queue}"))
+        }
+    }
 }
 
 /// Hands the pod over, if its class has an integration and its scheduler reads the request.

@@ -15,8 +15,9 @@ use super::{
     help::{self, Help},
     node::Sets,
     pod as stage,
-    report::{DomainRow, EtaRow, HolderRow},
+    report::{DomainRow, HolderRow},
     state::{Pod, State},
+    waiting::EtaRow,
     words,
 };
 
@@ -190,12 +191,9 @@ pub fn explain(state: &mut State<'_>, namespace: &str, name: &str) -> Result<Exp
     let pod = state.pod(namespace, name).ok_or_else(absent)?;
     let mut this = about(state, pod);
     match pod.life.clone() {
-        Life::Waiting { others } => {
+        Life::Waiting { .. } => {
             let job = pod.job();
             wait(state, &job, &mut this);
-            if let [first, ..] = &others[..] {
-                this.messages.push(format!("it also has the scheduling gate {first}, which the queue does not remove: whoever added it must"));
-            }
         }
         life => stage::describe(state, pod, &life, &mut this),
     }
@@ -304,8 +302,11 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
         return;
     }
     this.reason = Some(words::word(&waiting.reason).to_owned());
-    let why = words::sentence(&waiting.reason, job.reach(), &job.project);
-    this.messages = vec![why];
+    this.messages = state
+        .plan
+        .iter()
+        .map(|plan| plan.why(waiting, &job))
+        .collect();
     this.summary = format!(
         "waits in the queue of class {class}: position {}, {} in its class",
         waiting.position, waiting.class_position

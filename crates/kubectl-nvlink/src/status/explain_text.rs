@@ -5,9 +5,9 @@ use nvlink_planner::Millis;
 
 use super::{
     explain::Explained,
-    report::EtaRow,
     table::wrap,
     text::{domain_table, notes},
+    waiting::EtaRow,
     words,
 };
 

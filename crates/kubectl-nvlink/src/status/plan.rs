@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::GPU;
 use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
-use nvlink_planner::{Name, Planner, Round};
+use nvlink_planner::{Job, Name, Planner, Round, Waiting};
 use nvlink_queue::{
     feed::{Feed, node::Node},
+    notice::{About, Notice, Obstacle},
     placement::id,
 };
 use serde::de::DeserializeOwned;
@@ -73,6 +74,18 @@ impl Plan {
             planner,
             round,
         }
+    }
+
+    /// Returns why a job waits, as a sentence without its end.
+    pub(super) fn why(&self, waiting: &Waiting, job: &Job) -> String {
+        let obstacle = self.feed.obstacle(&waiting.job);
+        // `explain` shows doubts beside the gang.
+        let gated = obstacle.filter(|it| matches!(it, Obstacle::Gated(..)));
+        Notice::new(waiting, gated).why(About {
+            class: &job.class,
+            project: &job.project,
+            reach: job.reach(),
+        })
     }
 
     /// Returns the name of the set of nodes that meet what `pod` demands.

@@ -1,5 +1,6 @@
 //! Explains pods that do not wait in the queue.
 
+use nvlink_admission::decide::elsewhere;
 use nvlink_api::pod;
 use nvlink_queue::{
     Life,
@@ -45,10 +46,14 @@ fn stage(state: &State<'_>, pod: &Pod<'_>, life: &Life) -> (&'static str, String
         Some(created) => format!("{text}, created {}", words::moment(created, state.now)),
         None => text.to_owned(),
     };
+    let waits = |usual: &str| {
+        let place = elsewhere(pod.value).unwrap_or_else(|| usual.to_owned());
+        format!("waits {place}")
+    };
     match life {
         Life::Waiting { .. } => ("waiting", since("waits in the queue")),
-        Life::Gated { .. } => ("gated", since("waits for somebody else")),
-        Life::Released => ("released", since("waits for the scheduler")),
+        Life::Gated { .. } => ("gated", since(&waits("for somebody else"))),
+        Life::Released => ("released", since(&waits("for the scheduler"))),
         Life::Bound { node } => (
             "bound",
             format!("is on node {node}, which has not started it"),

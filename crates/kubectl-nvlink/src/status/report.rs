@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_planner::{Action, Job, Millis, Name};
-use nvlink_queue::{Life, notice::REFUSED};
+use nvlink_planner::{Millis, Name};
 use serde::Serialize;
 
 use super::{
     node::{Domain, Node, Sets},
-    state::{Pod, State},
+    state::State,
+    waiting::{ElsewhereRow, QueueRow},
     words,
 };
 
@@ -43,6 +43,11 @@ pub struct Status {
     pub queue: Option<Vec<QueueRow>>,
     /// Number of jobs that wait and that the limit hides.
     pub more_jobs: usize,
+    /// Pods with GPUs that wait, but not in the queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<ElsewhereRow>,
+    /// Number of these pods that the limit hides.
+    pub more_elsewhere: usize,
     /// What could not be read, and what is missing because of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -123,62 +128,6 @@ pub struct HolderRow {
     pub(super) until: Option<Millis>,
 }
 
-/// A job that waits.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct QueueRow {
-    /// Its position in the whole queue, from 1; absent if it starts now, or if nobody says it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub position: Option<u32>,
-    pub namespace: String,
-    /// Its first pod.
-    pub pod: String,
-    /// Number of its pods that wait.
-    pub pods: usize,
-    pub project: String,
-    pub class: String,
-    /// GPUs of all its pods.
-    pub gpus: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub waited_seconds: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eta: Option<EtaRow>,
-    /// Why it waits, in one word.
-    pub reason: String,
-    /// Why it waits, as a sentence.
-    pub message: String,
-}
-
-/// When a job is expected to start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EtaRow {
-    pub expected: String,
-    /// When it starts at the latest, by the upper estimates of those before it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latest: Option<String>,
-    /// Whether it may only become later: jobs ahead of it have no place yet.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub at_least: bool,
-    #[serde(skip)]
-    pub(super) at: Millis,
-    #[serde(skip)]
-    pub(super) upper: Option<Millis>,
-}
-
-impl EtaRow {
-    pub(super) fn new(at: Millis, upper: Option<Millis>, at_least: bool) -> Self {
-        let upper = upper.filter(|&upper| upper > at && !at_least);
-        Self {
-            expected: words::stamp(at),
-            latest: upper.map(words::stamp),
-            at_least,
-            at,
-            upper,
-        }
-    }
-}
-
 #[allow(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"
@@ -213,6 +162,12 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         };
         rows.into_iter().filter(shown).collect::<Vec<_>>()
     });
+    let elsewhere = state.elsewhere().filter(|row| {
+        let only = query.namespace.as_deref();
+        let class = row.class.as_deref().map_or(query.class.is_none(), wanted);
+        only.is_none_or(|only| only == row.namespace) && class
+    });
+    let elsewhere: Vec<ElsewhereRow> = elsewhere.collect();
     let limit = if query.limit == 0 {
         usize::MAX
     } else {
@@ -235,6 +190,8 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         }),
         more_jobs: more(queue.as_ref().map(Vec::len)),
         queue: queue.map(|rows| rows.into_iter().take(limit).collect()),
+        more_elsewhere: elsewhere.len().saturating_sub(limit),
+        elsewhere: elsewhere.into_iter().take(limit).collect(),
         notes: notes(state, query),
     }
 }
@@ -315,132 +272,6 @@ fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassR
 }
 
 impl State<'_> {
-    /// Returns the jobs that wait, in the order of the queue; `None` if no pods could be read.
-    pub(super) fn rows(&self) -> Option<Vec<QueueRow>> {
-        self.objects.pods.known()?;
-        Some(match &self.plan {
-            Some(_) => self.planned_rows(),
-            None => self.told_rows(),
-        })
-    }
-
-    fn planned_rows(&self) -> Vec<QueueRow> {
-        let Some(plan) = &self.plan else {
-            return Vec::new();
-        };
-        let now = plan.round.actions.iter().filter_map(|action| {
-            let (job, reason, message) = match action {
-                Action::Release(release) => {
-                    let message = format!("its GPUs are free: {}", words::why(&release.why));
-                    (&release.job, "Starting", message)
-                }
-                Action::Reject(reject) => {
-                    let message = "its time in the queue is over".to_owned();
-                    (&reject.job, "Timeout", message)
-                }
-                Action::GiveBack(_) => return None,
-            };
-            let waiting = plan.planner.waiting(job)?;
-            let (reason, message) = match self.refused(waiting) {
-                Some(why) if reason == "Starting" => (REFUSED, why.to_owned()),
-                _ => (reason, message),
-            };
-            let row = self.job_row(job, waiting);
-            Some(QueueRow {
-                reason: reason.to_owned(),
-                message,
-                ..row
-            })
-        });
-        let waiting = plan.round.waiting.iter().filter_map(|one| {
-            let job = plan.planner.waiting(&one.job)?;
-            let eta = one
-                .eta
-                .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
-            let why = || words::sentence(&one.reason, job.reach(), &job.project);
-            let (reason, message, eta) = match self.refused(job) {
-                Some(why) => (REFUSED, why.to_owned(), None),
-                None => (words::word(&one.reason), why(), eta),
-            };
-            Some(QueueRow {
-                position: Some(one.position),
-                eta,
-                reason: reason.to_owned(),
-                message,
-                ..self.job_row(&one.job, job)
-            })
-        });
-        now.chain(waiting).collect()
-    }
-
-    /// Returns the row of a job, without what the planner says about it.
-    fn job_row(&self, id: &Name, job: &Job) -> QueueRow {
-        let first = job
-            .members
-            .iter()
-            .map(|member| &member.pod)
-            .min()
-            .unwrap_or(id);
-        let (namespace, pod) = first.split_once('/').unwrap_or(("", first));
-        QueueRow {
-            position: None,
-            namespace: namespace.to_owned(),
-            pod: pod.to_owned(),
-            pods: job.members.len(),
-            project: job.project.to_string(),
-            class: job.class.to_string(),
-            gpus: job.members.iter().map(|member| member.gpus).sum(),
-            waited_seconds: Some((self.now - job.created).max(0) / 1000),
-            eta: None,
-            reason: String::new(),
-            message: String::new(),
-        }
-    }
-
-    /// Returns the pods that wait, as the queue's leader described them.
-    fn told_rows(&self) -> Vec<QueueRow> {
-        let waiting = self
-            .pods
-            .values()
-            .filter(|pod| matches!(pod.life, Life::Waiting { .. }));
-        let mut rows: Vec<QueueRow> = waiting.map(|pod| self.told_row(pod)).collect();
-        rows.sort_by(|a, b| {
-            let order = |row: &QueueRow| {
-                (
-                    row.position.unwrap_or(u32::MAX),
-                    -row.waited_seconds.unwrap_or(0),
-                )
-            };
-            (order(a), &a.namespace, &a.pod).cmp(&(order(b), &b.namespace, &b.pod))
-        });
-        rows
-    }
-
-    pub(super) fn told_row(&self, pod: &Pod<'_>) -> QueueRow {
-        let told = pod.told("reason").and_then(|text| text.split_once(": "));
-        let (reason, message) = told.unwrap_or(("-", "the queue has not said yet why it waits"));
-        let eta = pod
-            .told("eta")
-            .and_then(|eta| eta.parse::<k8s_openapi::jiff::Timestamp>().ok());
-        QueueRow {
-            position: pod
-                .told("position")
-                .and_then(|position| position.parse().ok()),
-            namespace: pod.namespace.clone(),
-            pod: pod.name.clone(),
-            pods: 1,
-            project: pod.project.clone(),
-            class: pod.class().unwrap_or_default().to_owned(),
-            gpus: pod.gpus,
-            waited_seconds: pod
-                .created
-                .map(|created| (self.now - created).max(0) / 1000),
-            eta: eta.map(|eta| EtaRow::new(eta.as_millisecond(), None, false)),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        }
-    }
-
     /// Returns the row of a domain. Its GPUs are free for jobs that use nodes in one of `sets`.
     /// `priority` is that of a job that waits for it.
     pub(super) fn domain_row(

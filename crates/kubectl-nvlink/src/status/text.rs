@@ -3,8 +3,9 @@
 use nvlink_planner::Millis;
 
 use super::{
-    report::{ClassRow, DomainRow, EtaRow, HolderRow, QueueRow, Status},
+    report::{ClassRow, DomainRow, HolderRow, Status},
     table::{Column, table, wrap},
+    waiting::{EtaRow, QueueRow},
     words,
 };
 
@@ -43,6 +44,10 @@ impl Status {
                 _ => self.queue_table(queue, width) + &more(self.more_jobs, "job"),
             });
         }
+        if !self.elsewhere.is_empty() {
+            let more = more(self.more_elsewhere, "pod");
+            parts.push(self.elsewhere_table(width) + &more);
+        }
         if !self.notes.is_empty() {
             parts.push(notes(&self.notes, width));
         }
@@ -51,7 +56,6 @@ impl Status {
 
     fn queue_table(&self, rows: &[QueueRow], width: Option<usize>) -> String {
         let now = Self::now(&self.time);
-        let one = self.namespace.is_some();
         let columns = [
             Column::Number("POS"),
             Column::Name("POD"),
@@ -71,10 +75,7 @@ impl Status {
                 0 | 1 => String::new(),
                 pods => format!(" +{}", pods - 1),
             };
-            let pod = match one {
-                true => format!("{}{more}", row.pod),
-                false => format!("{}/{}{more}", row.namespace, row.pod),
-            };
+            let pod = self.pod(&row.namespace, &row.pod) + &more;
             let reason = match width {
                 Some(_) => row.reason.chars().take(12).collect(),
                 None => row.message.clone(),
@@ -85,8 +86,7 @@ impl Status {
                 row.project.clone(),
                 row.class.clone(),
                 row.gpus.to_string(),
-                row.waited_seconds
-                    .map_or_else(|| "-".to_owned(), |one| words::span(one * 1000)),
+                waited(row.waited_seconds),
                 row.eta
                     .as_ref()
                     .map_or_else(|| "-".to_owned(), |eta| short(eta, now)),
@@ -96,10 +96,45 @@ impl Status {
         table(&columns, &lines.collect::<Vec<_>>(), width)
     }
 
+    /// Returns the pods that wait, but not in the queue.
+    fn elsewhere_table(&self, width: Option<usize>) -> String {
+        let columns = [
+            Column::Name("POD"),
+            Column::Name("PROJECT"),
+            Column::Name("CLASS"),
+            Column::Number("GPUS"),
+            Column::Number("WAITED"),
+            Column::Text("WAITS ELSEWHERE"),
+        ];
+        let lines = self.elsewhere.iter().map(|row| {
+            vec![
+                self.pod(&row.namespace, &row.pod),
+                row.project.clone(),
+                known(row.class.as_ref()),
+                row.gpus.to_string(),
+                waited(row.waited_seconds),
+                row.waits.clone(),
+            ]
+        });
+        table(&columns, &lines.collect::<Vec<_>>(), width)
+    }
+
+    /// Returns the name of a pod, with its namespace unless all are of one.
+    fn pod(&self, namespace: &str, name: &str) -> String {
+        match self.namespace {
+            Some(_) => name.to_owned(),
+            None => format!("{namespace}/{name}"),
+        }
+    }
+
     fn now(time: &str) -> Millis {
         let time: Option<k8s_openapi::jiff::Timestamp> = time.parse().ok();
         time.map_or(0, k8s_openapi::jiff::Timestamp::as_millisecond)
     }
+}
+
+fn waited(seconds: Option<i64>) -> String {
+    known(seconds.map(|seconds| words::span(seconds * 1000)))
 }
 
 /// Returns how long it takes until a job is expected to start.

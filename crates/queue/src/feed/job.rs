@@ -11,6 +11,9 @@ use super::{
 };
 use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
 
+/// The most characters of a gate's name that are shown.
+const MOST_SHOWN: usize = 63;
+
 /// The pods of a job, in the order of their names.
 pub(super) struct Pods<'a>(pub(super) Vec<(&'a Name, &'a Entry)>);
 
@@ -148,7 +151,25 @@ impl Pods<'_> {
 
     fn obstacle(&self, places: &[Option<&Placement>], whole: &Assembly) -> Option<Obstacle> {
         let refused = pause(&self.waiting(places)).map(|it| Obstacle::Refused(it.why.clone()));
-        refused.or_else(|| whole.undecided().cloned().map(Obstacle::Doubt))
+        let doubt = || whole.undecided().cloned().map(Obstacle::Doubt);
+        let gated = || {
+            whole
+                .missing
+                .filter(|missing| *missing == 0)
+                .and(self.gated())
+        };
+        refused.or_else(doubt).or_else(gated)
+    }
+
+    /// Returns the first pod that has a gate of somebody else beside the queue's.
+    fn gated(&self) -> Option<Obstacle> {
+        self.0.iter().find_map(|(name, pod)| match &pod.life {
+            Life::Waiting { others } => {
+                let gate: String = others.first()?.chars().take(MOST_SHOWN).collect();
+                Some(Obstacle::Gated((&***name).into(), gate.into()))
+            }
+            _ => None,
+        })
     }
 
     /// Returns when its last pod got a place, or 0.

@@ -23,8 +23,6 @@ pub struct Unaccepted<'a> {
     pub pod: &'a Name,
     /// Its UID.
     pub uid: &'a str,
-    /// Its namespace.
-    pub namespace: &'a str,
     /// The name of its class.
     pub class: &'a str,
     /// The number of GPUs of the usual resource that it requests: that of its class is not known.
@@ -101,7 +99,6 @@ impl Feed {
             Some(Unaccepted {
                 pod,
                 uid: &entry.uid,
-                namespace: &entry.namespace,
                 class,
                 gpus: entry.gpus,
                 created: entry.created(),

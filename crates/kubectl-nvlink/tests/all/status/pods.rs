@@ -1,13 +1,13 @@
 //! Pods that do not wait in the queue.
 
-use kubectl_nvlink::status::{Kind, Objects};
+use kubectl_nvlink::status::{Kind, Objects, Query};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{
     check,
     cluster::{NOW, busy, class, pod, running, waiting, with},
-    explained, try_explain,
+    explained, report, try_explain,
 };
 
 /// Returns the busy cluster with one more pod.
@@ -190,4 +190,93 @@ fn a_pod_that_does_not_exist_is_an_error() {
         error.to_string(),
         "pod absent does not exist: kubectl get pods -n ml"
     );
+}
+
+/// Returns pods of other queues: one waits in each place, and one runs.
+fn of_other_queues() -> [Value; 6] {
+    let one = |name: &str| pod("ml", name, "high", 2, "2026-08-01T09:50:00Z");
+    let gated = |mut pod: Value, gate: &str| {
+        pod["spec"]["schedulingGates"] = json!([{ "name": gate }]);
+        pod
+    };
+    let of_kueue = |name: &str| {
+        let mut pod = one(name);
+        pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("gpus");
+        pod
+    };
+    let placed_by = |name: &str, scheduler: &str| {
+        let mut pod = one(name);
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        pod
+    };
+    let mut kai = placed_by("by-kai", "kai-scheduler");
+    kai["metadata"]["labels"]["kai.scheduler/queue"] = json!("team");
+    let mut plain = gated(one("gated"), "example.com/quota");
+    plain["metadata"]["labels"] = json!({});
+    [
+        gated(of_kueue("by-kueue"), "kueue.x-k8s.io/admission"),
+        placed_by("by-volcano", "volcano"),
+        kai,
+        plain,
+        of_kueue("admitted"),
+        running(of_kueue("runs"), "dgx-2", NOW),
+    ]
+}
+
+#[test]
+fn pods_of_other_queues_count_where_they_run_and_are_listed_where_they_wait() {
+    let mut objects = busy();
+    objects
+        .pods
+        .objects
+        .extend(Kind::of(of_other_queues()).objects);
+    let all = report(&objects, &Query::default());
+    check("elsewhere.txt", &all.text(Some(80)));
+    assert_eq!(all.classes.unwrap()[0].free, Some(0), "one runs");
+    let few = Query {
+        class: Some("high".to_owned()),
+        limit: 1,
+        ..Query::default()
+    };
+    let few = report(&objects, &few);
+    assert_eq!((few.elsewhere.len(), few.more_elsewhere), (1, 2));
+    for (name, place) in [
+        ("by-kueue", "waits in Kueue's queue gpus, created 10m ago"),
+        ("by-volcano", "waits in Volcano's queue, created 10m ago"),
+        ("by-kai", "waits in KAI's queue team, created 10m ago"),
+        ("gated", "waits for the scheduling gate example.com/quota, "),
+        ("admitted", "waits for the scheduler, created 10m ago"),
+    ] {
+        let summary = explained(&objects, "ml", name).summary;
+        assert!(summary.starts_with(place), "{summary}");
+    }
+}
+
+#[test]
+fn a_gate_of_others_beside_the_queues_is_named() {
+    let mut pod = waiting(pod("ml", "p", "high", 4, NOW));
+    let gates = [labels::QUEUE_GATE, "example.com/quota"].map(|name| json!({ "name": name }));
+    pod["spec"]["schedulingGates"] = json!(gates);
+    let objects = and(pod);
+    let why = "pod ml/p has the scheduling gate example.com/quota, which the queue does not remove: whoever added it must";
+    assert_eq!(explained(&objects, "ml", "p").messages, [why]);
+    let rows = report(&objects, &Query::default()).queue.unwrap();
+    let row = rows.iter().find(|row| row.pod == "p").unwrap();
+    assert_eq!((&*row.reason, &*row.message), ("Incomplete", why));
+}
+
+#[test]
+fn pods_whose_class_cannot_be_used_are_in_the_queue() {
+    let mut objects = and(waiting(pod("ml", "p", "odd", 4, NOW)));
+    let mut odd = class("odd", "nvswitch", json!({}));
+    odd["spec"]["placement"] = json!({"whenUnavailable": "Queue", "queueTimeout": 150});
+    objects.classes.objects.extend(Kind::of([odd]).objects);
+    let rows = report(&objects, &Query::default()).queue.unwrap();
+    let row = rows.last().unwrap();
+    assert_eq!((&*row.pod, &*row.reason), ("p", "Unaccepted"));
+    let why = "its class odd cannot be used, so it waits until that is corrected: its spec cannot be parsed";
+    assert!(row.message.starts_with(why), "{}", row.message);
+    let explained = explained(&objects, "ml", "p");
+    assert_eq!(explained.reason.as_deref(), Some("Unaccepted"));
+    assert_eq!(explained.messages, [row.message.clone()]);
 }

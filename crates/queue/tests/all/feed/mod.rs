@@ -19,6 +19,7 @@ use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_queue::{
     Placement,
     feed::{Feed, node::Node},
+    notice::Obstacle,
     placement::id,
 };
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
@@ -316,8 +317,11 @@ fn a_pod_with_a_gate_of_somebody_else_holds_nothing_back() {
     queue.feed.pod(gated);
     queue.feed.pod(pod("b", 4, 2));
     assert_eq!(queue.released(NOW), ["team/b"]);
+    let gate = Obstacle::Gated("team/a".into(), "example.com/x".into());
+    assert_eq!(queue.feed.obstacle(&id("team", "a")), Some(&gate));
     queue.feed.pod(pod("a", 4, 3));
     assert_eq!(queue.released(NOW), ["team/a"]);
+    assert_eq!(queue.feed.obstacle(&id("team", "a")), None);
 }
 
 /// Returns a pod without devices on the node.
