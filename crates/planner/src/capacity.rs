@@ -20,7 +20,8 @@ use crate::{
     profile::{Interval, Owner, Profile},
 };
 
-/// How long a gang keeps the seats of lost members: five minutes from its release.
+/// How long a gang keeps the seats of lost members: five minutes from its release, or from the last
+/// loss.
 pub(crate) const HOLD: Millis = 300_000;
 
 /// Somebody who holds GPUs.

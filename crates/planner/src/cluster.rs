@@ -19,6 +19,13 @@ pub(crate) struct Seats {
     pub(crate) released: Millis,
 }
 
+impl Seats {
+    /// Returns until when the seats of lost members are kept.
+    pub(crate) fn until(&self) -> Millis {
+        self.released.saturating_add(HOLD)
+    }
+}
+
 /// The nodes, the pods that hold GPUs, and the seats of gangs.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
@@ -215,7 +222,7 @@ impl Cluster {
                 set: lost.fold(GpuSet::EMPTY, |set, seat| {
                     set.union(node.positions(&seat.gpus))
                 }),
-                until: gang.released.saturating_add(HOLD),
+                until: gang.until(),
             }
         });
         View::new(node, self.pods_on(&node.name).collect(), vacant.collect())

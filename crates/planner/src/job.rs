@@ -35,7 +35,9 @@ pub struct Job {
     /// For a gang that was released before: the seats that its pods were given, as the
     /// caller recorded them. A member that is recreated gets the seat of its predecessor.
     pub seats: Vec<Seat>,
-    /// When the gang was released; meaningful only with seats.
+    /// When the gang was released, or last lost a member; meaningful only with seats. From then on,
+    /// the seats of lost members are kept for a while, and who takes one of them meanwhile is
+    /// before all others and needs no quota.
     pub released: Millis,
 }
 

@@ -28,7 +28,7 @@ use std::{
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
 use nvlink_cluster::gpus::{Gpus, Published};
-use nvlink_planner::{Name, Seat};
+use nvlink_planner::{Millis, Name, Seat};
 use serde_json::Value;
 
 use self::{
@@ -76,6 +76,8 @@ pub struct Feed {
     jobs: HashMap<Name, BTreeSet<Name>>,
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
+    /// The members that gangs have lost, and when the last one was.
+    vacated: HashMap<Name, Vacated>,
     demands: Demands,
     /// What keeps jobs from starting, besides GPUs.
     obstacles: HashMap<Name, Obstacle>,
@@ -98,6 +100,13 @@ pub struct Feed {
     committed: BTreeMap<Name, Placement>,
     /// What may change where pods are.
     moved: Moved,
+}
+
+/// The members that a gang has lost, and when the last one was.
+#[derive(Debug, Default)]
+struct Vacated {
+    pods: BTreeSet<Name>,
+    at: Option<Millis>,
 }
 
 /// What the planner has not been told yet.

@@ -48,8 +48,10 @@ pub(crate) enum Free {
     Best,
     /// Any, without the constraint to a domain.
     Spread,
-    /// None: members of a gang that rejoin it.
+    /// None: members of a gang that rejoin it, on seats that are kept for them.
     None,
+    /// Only those near the rest of its gang, whose seats are kept no more.
+    Near,
 }
 
 impl Plan<'_> {

@@ -1,14 +1,15 @@
 //! Gangs that were released and lost members.
 //!
 //! A pod that was released cannot be gated again, so a gang cannot be taken back. What is
-//! possible: its lost members' seats stay reserved for [`HOLD`] after the release, and
+//! possible: its lost members' seats stay reserved for a while ([`Seats::until`]), and
 //! members that its owner creates in their place get these seats. After that the seats
 //! are free for others, and a new member gets its seat, or another place within the
 //! gang's scope, once there is room.
 //!
-//! Members that come back are before all other jobs, however old and important those are:
-//! the rest of their gang holds GPUs and waits for them. A job ahead that waits for these
-//! GPUs, and keeps the members from their seats, would wait for ever.
+//! Members that come back while their seats are reserved are before all other jobs, however
+//! old and important those are, and need no quota: the GPUs are held for them anyway. Later
+//! they are under order and quota like all others. Otherwise one small pod that stays alive
+//! would let whatever its author creates much later pass everybody.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,6 @@ use nvlink_topology::multi_node::{local, plain};
 
 use crate::{
     Action, GiveBack, Member, Millis, Name, Reason, Release, Seat, Why,
-    capacity::HOLD,
     cluster::{Cluster, Seats},
     gang_kind::{LEVELS, group_of},
     job::total,
@@ -53,7 +53,7 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
         if remaining.iter().all(bound) {
             return None;
         }
-        let until = gang.released.saturating_add(HOLD);
+        let until = gang.until();
         Some(Action::GiveBack(GiveBack {
             job: job.clone(),
             vacant: gang
@@ -70,11 +70,17 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
     cluster.gangs().filter_map(give_back).collect()
 }
 
-/// Puts the jobs whose members come back to their gangs first in the order of the queue.
-pub(crate) fn first(mut order: Vec<u32>, cluster: &Cluster, queue: &Queue) -> Vec<u32> {
+/// Puts the jobs whose members come back to seats that are kept for them first in the order of
+/// the queue.
+pub(crate) fn first(
+    mut order: Vec<u32>,
+    cluster: &Cluster,
+    queue: &Queue,
+    now: Millis,
+) -> Vec<u32> {
     let back = cluster.gangs().filter_map(|(job, gang)| {
         let number = queue.number(job)?;
-        cluster.is_partial(gang).then_some(number)
+        (now < gang.until() && cluster.is_partial(gang)).then_some(number)
     });
     let back: BTreeSet<u32> = back.collect();
     if !back.is_empty() {
@@ -101,7 +107,7 @@ pub(crate) fn seated<'e>(cluster: &Cluster, entry: &'e Entry) -> Ranked<'e> {
 /// Pairs members with the ranks of lost ones: of the same name, else of their own rank, else
 /// any. `None` if nobody rejoins.
 ///
-/// A seat is what exempts a member from the quota and from the proof that it delays nobody. So
+/// A seat that is kept is what exempts a member from order and quota. So
 /// each seat is for one member, and for no more GPUs than it has. The other members wait until
 /// no seat is left for any member; then they are a job of their own, under quota and order.
 fn pairs<'e>(cluster: &Cluster, entry: &'e Entry) -> Option<Vec<(&'e Member, u32)>> {
@@ -147,6 +153,20 @@ impl Plan<'_> {
     pub(crate) fn rejoin(&mut self, entry: &Entry) -> Option<Outcome> {
         let pairs = pairs(self.cluster, entry)?;
         let gang = self.cluster.seats(&entry.id)?;
+        let free = match self.now < gang.until() {
+            true => Free::None,
+            false => Free::Near,
+        };
+        if free == Free::Near
+            && let Some(reason) = self.over_quota(entry)
+        {
+            let target = None;
+            return Some(Outcome::Wait {
+                reason,
+                target,
+                free,
+            });
+        }
         let asked = total(pairs.iter().map(|(member, _)| member.gpus));
         let mut after = self.now;
         // The second time, all parts are asked for at the time of the last one.
@@ -158,11 +178,11 @@ impl Plan<'_> {
                 continue;
             }
             if start > self.now {
-                return Some(self.rejoins_later(asked, Some(target)));
+                return Some(self.rejoins_later(asked, Some(target), free));
             }
             return Some(self.rejoins(entry, &pairs, target));
         }
-        Some(self.rejoins_later(asked, None))
+        Some(self.rejoins_later(asked, None, free))
     }
 
     fn rejoins(&self, entry: &Entry, pairs: &[(&Member, u32)], target: Target) -> Outcome {
@@ -185,17 +205,17 @@ impl Plan<'_> {
         Outcome::Start { release, target }
     }
 
-    fn rejoins_later(&self, asked: u32, target: Option<Target>) -> Outcome {
+    fn rejoins_later(&self, asked: u32, target: Option<Target>, free: Free) -> Outcome {
         let part = target.as_ref().and_then(|target| target.parts.first());
         let profile = part.and_then(|part| self.profile(part.node));
-        let free = profile.map_or(0, |profile| profile.free(self.now).0.len());
+        let now = profile.map_or(0, |profile| profile.free(self.now).0.len());
         Outcome::Wait {
             reason: Reason::Full {
                 asked,
-                free: u32::try_from(free).unwrap_or(u32::MAX),
+                free: u32::try_from(now).unwrap_or(u32::MAX),
             },
             target,
-            free: Free::None,
+            free,
         }
     }
 
@@ -341,6 +361,12 @@ impl Plan<'_> {
         Some((key.start, part))
     }
 
+    /// Reports whether a pod is of a job.
+    fn is_of(&self, pod: &Name, entry: &Entry) -> bool {
+        let pod = self.cluster.pod(pod);
+        pod.is_some_and(|pod| pod.job.as_ref() == Some(&entry.id))
+    }
+
     fn member(&self, entry: &Entry, member: &Member) -> JobSpec {
         let class = self.class(&entry.job.class);
         JobSpec {
@@ -356,15 +382,25 @@ impl Plan<'_> {
     }
 
     /// Returns a node's profile for a member of a gang: without the gang's own vacant
-    /// seats, and without the parts of the members before it.
+    /// seats, and without the parts of the members before it. The rest of the gang waits for the
+    /// member, so it does not end before.
     fn for_member(
         &self,
         entry: &Entry,
         number: u32,
         taken: &[Part],
     ) -> Option<crate::profile::Profile> {
-        let vacant = Owner::Vacant(entry.id.clone());
-        let mut profile = self.profile(number)?.without(&vacant);
+        let known = self.profile(number)?;
+        let mut profile = known.empty();
+        for interval in known.intervals() {
+            let mut interval = interval.clone();
+            match &interval.owner {
+                Owner::Vacant(job) if *job == entry.id => continue,
+                Owner::Pod(id) if self.is_of(id, entry) => interval.until = Millis::MAX,
+                _ => {}
+            }
+            profile.add(interval);
+        }
         for part in taken.iter().filter(|part| part.node == number) {
             let gpus = u32::try_from(part.found.set.len()).unwrap_or(u32::MAX);
             let mut interval = super::plan::occupancy(&entry.job, gpus, self.now, self.now);

@@ -72,7 +72,7 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     });
     let back = back.filter(|&until| until > now).min();
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
-    let order = rejoin::first(order, plan.cluster, plan.queue);
+    let order = rejoin::first(order, plan.cluster, plan.queue, now);
     for number in order {
         if let Some(entry) = plan.queue.entry(number) {
             walk.visit(&mut plan, number, entry);
@@ -147,7 +147,8 @@ impl Walk {
                 let mean = plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 return self.reserve(entry, reason, target, mean);
             }
-            (Free::None, Some(target)) => {
+            (Free::Near, Some(target)) if self.is_next(plan, entry).is_none() => drop(target),
+            (Free::None | Free::Near, Some(target)) => {
                 let mean = plan.mean(&target);
                 plan.hold_place(entry, &target);
                 return self.reserve(entry, reason, target, mean);
@@ -181,6 +182,15 @@ impl Walk {
     /// Keeps a place for a job that has waited for so long, unless one is kept for a job ahead
     /// that may use the same nodes: one after the other, so that few GPUs are idle.
     fn keep(&mut self, plan: &mut Plan<'_>, entry: &Entry) -> Option<(Target, Millis)> {
+        let (own, strict) = self.is_next(plan, entry)?;
+        let found = plan.keep(entry, strict)?;
+        self.kept.push(own);
+        Some(found)
+    }
+
+    /// Returns the nodes of a job for which a place is to be kept, one bit each, and from when on
+    /// that no longer depends on others.
+    fn is_next(&mut self, plan: &Plan<'_>, entry: &Entry) -> Option<(Vec<u64>, Millis)> {
         let own = bits(&mut self.nodes, plan, &super::gang::sets(&entry.job));
         let shares = |kept: &Vec<u64>| kept.iter().zip(own).any(|(kept, own)| kept & own != 0);
         if self.kept.iter().any(shares) {
@@ -191,10 +201,7 @@ impl Walk {
             self.patient = [self.patient, Some(from)].into_iter().flatten().min();
             return None;
         }
-        let own = own.to_vec();
-        let found = plan.keep(entry, strict)?;
-        self.kept.push(own);
-        Some(found)
+        Some((own.to_vec(), strict))
     }
 
     /// Says that a job waits for a target that it has.

@@ -461,3 +461,76 @@ fn surplus_members_do_not_overtake() {
          gang waits 2/2 at 50000: Behind { ahead: 0 }"
     );
 }
+
+/// One small pod of a gang stays alive. What its author creates much later, under the name of the
+/// other one, is under order and quota like everybody.
+#[test]
+fn after_a_while_a_member_that_comes_back_has_no_privilege() {
+    const HOLD: i64 = 300_000;
+    let quota = |most| Class {
+        max_gpus_per_project: Some(most),
+        ..Class::default()
+    };
+    let mut fed = lost_one();
+    fed.class(CLASS, quota(3));
+    let again = back(&fed, &[("gang-01", 2, Some(1))]);
+    fed.set_job(
+        "gang",
+        Some(Job {
+            created: 9,
+            ..again.clone()
+        }),
+    );
+    let told_at = |fed: &mut Fed, now| told(&fed.round(now));
+    let rejoins = "gang on m[2, 3] Rejoin";
+    assert!(told_at(&mut fed, HOLD - 1).starts_with(rejoins));
+    let told = told_at(&mut fed, HOLD);
+    assert!(told.ends_with("Quota { held: 2, most: 3 }"), "{told}");
+
+    // Within the quota it waits for its turn.
+    fed.class(CLASS, quota(8));
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5], None));
+    fed.job("first", job(2, 6, 100));
+    let told = told_at(&mut fed, HOLD);
+    assert!(told.starts_with("first on m[2, 3, 4, 5, 6, 7]"), "{told}");
+    assert!(!told.contains(rejoins), "{told}");
+    // Nobody is ahead: it starts near the rest of its gang.
+    fed.set_job("first", None);
+    let told = told_at(&mut fed, HOLD);
+    assert_eq!(told, rejoins);
+
+    // It lost the member again, a while later: the seat is kept again.
+    fed.job("first", job(2, 6, 100));
+    let lost = Job {
+        released: HOLD,
+        created: 9,
+        ..again
+    };
+    fed.set_job("gang", Some(lost));
+    let told = told_at(&mut fed, 2 * HOLD - 1);
+    assert!(told.starts_with(rejoins), "{told}");
+}
+
+/// It waits as long as others for a place that is kept for it.
+#[test]
+fn a_member_that_comes_back_late_is_not_passed_for_ever() {
+    const HOUR: i64 = 3_600_000;
+    let mut fed = lost_one();
+    fed.class(CLASS, Class::default());
+    fed.node("n", None);
+    let again = back(&fed, &[("gang-01", 2, Some(1))]);
+    fed.set_job(
+        "gang",
+        Some(Job {
+            created: 9,
+            ..again
+        }),
+    );
+    fed.pod("p", pod("m", &[2], Some(100 * HOUR)));
+    fed.pod("q", pod("m", &[4, 5, 6, 7], None));
+    let small = |created| job(created, 1, 100);
+    fed.job("small", small(10));
+    assert!(told(&fed.round(HOUR)).starts_with("small on m[3] Backfill"));
+    let told = told(&fed.round(49 * HOUR));
+    assert!(!told.contains("small on"), "{told}");
+}

@@ -4,15 +4,28 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use nvlink_api::{class::Class, crd::domain_class::Order};
 use nvlink_cluster::gpus::{Holding, OnNode};
-use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
+use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Seat, Settings as Rules};
 
 use super::{
-    Feed,
+    Feed, Vacated,
     dra::{CLAIMABLE, serving},
     job::{Context, Pods, Waits},
     load, node,
 };
 use crate::rules;
+
+impl Vacated {
+    /// Sets the members that are lost at `now`, and returns when the last one was lost. `None` of a
+    /// gang that was not known before: it may have lost them long ago.
+    fn lose(&mut self, pods: impl Iterator<Item = Name>, now: Option<Millis>) -> Option<Millis> {
+        let pods: BTreeSet<Name> = pods.collect();
+        if !pods.is_subset(&self.pods) {
+            self.at = now.or(self.at);
+        }
+        self.pods = pods;
+        self.at
+    }
+}
 
 impl Feed {
     /// Tells the planner what has changed.
@@ -71,6 +84,7 @@ impl Feed {
     fn flush_job(&mut self, id: &Name, planner: &mut Planner, now: Millis) {
         let Some(names) = self.jobs.get(id) else {
             self.seats.remove(id);
+            self.vacated.remove(id);
             self.obstacles.remove(id);
             self.incomplete.remove(id);
             planner.job(id, None);
@@ -89,7 +103,15 @@ impl Feed {
             })
         });
         let before = self.seats.get(id).map(Vec::as_slice);
-        let assembled = pods.assemble(id, waits, before, &self.context(now));
+        let known = before.is_some();
+        let mut assembled = pods.assemble(id, waits, before, &self.context(now));
+        let live = |seat: &&Seat| names.contains(&seat.pod);
+        let lost = assembled.seats.iter().filter(|seat| !live(seat));
+        let vacated = self.vacated.entry(id.clone()).or_default();
+        let lost = vacated.lose(lost.map(|seat| seat.pod.clone()), known.then_some(now));
+        if let (Some(job), Some(at)) = (&mut assembled.job, lost) {
+            job.released = job.released.max(at);
+        }
         for name in names {
             self.committed.remove(name);
         }

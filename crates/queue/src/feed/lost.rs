@@ -158,6 +158,9 @@ impl Feed {
         let after = before.saturating_add(by);
         self.incomplete.jumped(by);
         self.graphs_jumped(by);
+        for vacated in self.vacated.values_mut() {
+            vacated.at = vacated.at.map(|at| at.saturating_add(by));
+        }
         for (id, pod) in &mut self.pods {
             if let Some(pause) = pod.paused.as_mut().filter(|it| it.until > Millis::MIN) {
                 pause.until = pause.until.saturating_add(by);

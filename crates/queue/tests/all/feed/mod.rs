@@ -5,6 +5,7 @@ mod gangs;
 mod lost;
 mod outcomes;
 mod refused;
+mod seats;
 mod steady;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use nvlink_cluster::{
     gpus::{Hardwares, Marks},
     kinds::NodeObject,
 };
-use nvlink_planner::{Action, Planner, Reason, Release, Why};
+use nvlink_planner::{Action, Planner, Reason, Release};
 use nvlink_queue::{
     Placement,
     feed::{Feed, node::Node},
@@ -534,39 +535,4 @@ fn survivor() -> Value {
     let mut survivor = of_gang(pod("a", 2, 1), &place, true);
     survivor["spec"]["nodeName"] = json!("n1");
     survivor
-}
-
-#[test]
-fn a_new_leader_knows_the_seat_of_a_member_that_was_lost_before() {
-    let mut queue = Queue::new();
-    queue.feed.pod(survivor());
-    let mut other = pod("c", 1, 2);
-    other["spec"]["priority"] = json!(7);
-    queue.feed.pod(other);
-    assert!(queue.released(NOW).is_empty(), "the seat is kept");
-    let mut again = of_gang(pod("b", 2, 3), &placed(&[], 0), false);
-    let annotations = again["metadata"]["annotations"].as_object_mut().unwrap();
-    annotations.remove(labels::QUEUE_PLACEMENT);
-    queue.feed.pod(again);
-    let releases = queue.releases(NOW);
-    assert_eq!(releases.len(), 1);
-    assert_eq!(releases[0].why, Why::Rejoin);
-    let seat = &releases[0].seats[0];
-    assert_eq!((&*seat.pod, seat.rank), ("team/b", 1));
-    assert_eq!(seat.gpus, [3, 2], "in the same order");
-}
-
-#[test]
-fn the_seat_of_a_member_that_succeeded_is_free() {
-    let mut queue = Queue::new();
-    queue.feed.pod(survivor());
-    let mut done = of_gang(pod("b", 2, 2), &placed(&[3, 2], 1), true);
-    done["spec"]["nodeName"] = json!("n1");
-    done["status"]["phase"] = json!("Succeeded");
-    queue.feed.pod(done);
-    queue.feed.pod(pod("c", 2, 3));
-    assert_eq!(queue.released(NOW), ["team/c"]);
-    // Also when it is deleted later.
-    queue.feed.gone(&id("team", "b"));
-    assert_eq!(queue.released(NOW), ["team/c"]);
 }
