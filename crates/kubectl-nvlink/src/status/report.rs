@@ -162,12 +162,7 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         };
         rows.into_iter().filter(shown).collect::<Vec<_>>()
     });
-    let elsewhere = state.elsewhere().filter(|row| {
-        let only = query.namespace.as_deref();
-        let class = row.class.as_deref().map_or(query.class.is_none(), wanted);
-        only.is_none_or(|only| only == row.namespace) && class
-    });
-    let elsewhere: Vec<ElsewhereRow> = elsewhere.collect();
+    let elsewhere = elsewhere(state, query);
     let limit = if query.limit == 0 {
         usize::MAX
     } else {
@@ -194,6 +189,17 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         elsewhere: elsewhere.into_iter().take(limit).collect(),
         notes: notes(state, query),
     }
+}
+
+/// Returns the pods that wait elsewhere and that the query asks for.
+fn elsewhere(state: &State<'_>, query: &Query) -> Vec<ElsewhereRow> {
+    let wanted = |class: &str| query.class.as_deref().is_none_or(|only| only == class);
+    let rows = state.elsewhere().filter(|row| {
+        let only = query.namespace.as_deref();
+        let class = row.class.as_deref().map_or(query.class.is_none(), wanted);
+        only.is_none_or(|only| only == row.namespace) && class
+    });
+    rows.collect()
 }
 
 /// Says what could not be read, and what is odd.

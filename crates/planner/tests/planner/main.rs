@@ -15,6 +15,7 @@ mod hostile;
 mod kept;
 mod promises;
 mod random;
+mod rejoin;
 mod waits;
 mod world;
 
