@@ -278,5 +278,5 @@ fn pods_whose_class_cannot_be_used_are_in_the_queue() {
     assert!(row.message.starts_with(why), "{}", row.message);
     let explained = explained(&objects, "ml", "p");
     assert_eq!(explained.reason.as_deref(), Some("Unaccepted"));
-    assert_eq!(explained.messages, [row.message.clone()]);
+    assert_eq!(explained.messages, std::slice::from_ref(&row.message));
 }
