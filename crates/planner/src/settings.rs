@@ -59,7 +59,7 @@ pub struct Class {
 }
 
 /// How long the pods of a class usually run: the mean of the runs that ended, in which each counts
-/// as its GPUs, and each later run makes all earlier ones count a [`UsualRun::FORGETS`]th less.
+/// as its GPUs, and each later run makes all earlier ones count a 256th less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsualRun {
     /// Milliseconds, once for each thousandth of a GPU.

@@ -204,7 +204,7 @@ fn trace(config: &Config, line: String) {
 pub(crate) struct Library {
     pub(crate) users: u32,
     pub(crate) era: usize,
-    /// Whether it lists GPUs that nobody else has attached.
+    /// Whether it attaches GPUs; otherwise it lists none.
     pub(crate) attaches: bool,
     /// Open while the library has users, like the driver's devices.
     pub(crate) device: Option<fs::File>,

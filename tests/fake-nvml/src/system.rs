@@ -39,8 +39,8 @@ export! {
     fn nvmlSystemGetCudaDriverVersion_v2(_call, version: *mut c_int) { put(version, 13000) }
 }
 
-/// `NVML_INIT_FLAG_NO_ATTACH`. Driver 580.159.04 then lists only GPUs that another program has
-/// attached: on a node without persistence mode or other monitors, none.
+/// `NVML_INIT_FLAG_NO_ATTACH`. Driver 580.159.04 then counts no GPU, and has no handles: seen on
+/// an H100 in a virtual machine, in persistence mode.
 const NO_ATTACH: c_uint = 2;
 
 fn begin(flags: c_uint) -> Answer {

@@ -40,7 +40,7 @@ impl Loaded {
     /// Loads and initializes the library at `path`, or where the loader finds it.
     ///
     /// GPUs are not required: a broken one must not hide the others. They are attached: with
-    /// `NO_ATTACH`, driver 580 lists no GPU that nobody else has attached.
+    /// `NO_ATTACH`, driver 580.159.04 lists none of them.
     pub(super) fn open(path: Option<&str>) -> Result<Self, NvmlError> {
         let open = |flags| {
             let mut builder = Nvml::builder();
