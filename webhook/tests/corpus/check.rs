@@ -165,6 +165,15 @@ fn kept(before: &Value, after: &Value, path: &str) -> Result<(), String> {
             }
             Ok(())
         }
+        // A claim that the queue made for another pod, in a copy of that pod: the copy gets its own.
+        (Value::String(old), Value::String(new))
+            if path.ends_with("/resourceClaimName")
+                && [old, new]
+                    .iter()
+                    .all(|name| name.starts_with(labels::CLAIM_PREFIX)) =>
+        {
+            Ok(())
+        }
         (old, new) if old == new => Ok(()),
         (old, new) => Err(format!("{path} was {old} and is {new}")),
     }
