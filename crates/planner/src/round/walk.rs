@@ -147,11 +147,12 @@ impl Walk {
                 let mean = plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 return self.reserve(entry, reason, target, mean);
             }
-            (Free::Near, Some(target)) if self.is_next(plan, entry).is_none() => drop(target),
-            (Free::None | Free::Near, Some(target)) => {
-                let mean = plan.mean(&target);
-                plan.hold_place(entry, &target);
-                return self.reserve(entry, reason, target, mean);
+            (Free::None, Some(target)) => return self.hold(plan, entry, reason, target),
+            (Free::Near, Some(target)) => {
+                if let Some((own, _)) = self.is_next(plan, entry) {
+                    self.kept.push(own);
+                    return self.hold(plan, entry, reason, target);
+                }
             }
             _ => {}
         }
@@ -202,6 +203,13 @@ impl Walk {
             return None;
         }
         Some((own.to_vec(), strict))
+    }
+
+    /// Holds a target for a job that waits for it.
+    fn hold(&mut self, plan: &mut Plan<'_>, entry: &Entry, reason: Reason, target: Target) {
+        let mean = plan.mean(&target);
+        plan.hold_place(entry, &target);
+        self.reserve(entry, reason, target, mean);
     }
 
     /// Says that a job waits for a target that it has.

@@ -97,6 +97,28 @@ fn surplus_members_do_not_overtake() {
     );
 }
 
+/// The place that is kept for the member is the only one on these nodes: a larger job that has
+/// waited as long has none, and a small one passes both.
+#[test]
+fn a_place_near_the_gang_is_one_of_those_that_are_kept() {
+    const LATE: i64 = 3_600_000;
+    let mut fed = lost_one();
+    let usual_run = Some(1);
+    let class = Class {
+        usual_run,
+        ..Class::default()
+    };
+    fed.class(CLASS, class);
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5, 6], None));
+    fed.pod("q", pod("m", &[2, 3, 4, 5, 6, 7], None));
+    let again = back(&fed, &[("gang-01", 2, Some(1))]);
+    fed.set_job("gang", Some(again));
+    fed.job("large", job(2, 8, 100));
+    fed.job("small", job(3, 1, 100));
+    let told = told(&fed.round(LATE));
+    assert!(told.starts_with("small on n[7]"), "{told}");
+}
+
 /// One small pod of a gang stays alive. What its author creates much later, under the name of the
 /// other one, is under order and quota like everybody.
 #[test]

@@ -1,6 +1,9 @@
 //! Tells the planner what has changed.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use nvlink_api::{class::Class, crd::domain_class::Order};
 use nvlink_cluster::gpus::{Holding, OnNode};
@@ -15,15 +18,28 @@ use super::{
 use crate::rules;
 
 impl Vacated {
-    /// Sets the members that are lost at `now`, and returns when the last one was lost. `None` of a
-    /// gang that was not known before: it may have lost them long ago.
-    fn lose(&mut self, pods: impl Iterator<Item = Name>, now: Option<Millis>) -> Option<Millis> {
-        let pods: BTreeSet<Name> = pods.collect();
-        if !pods.is_subset(&self.pods) {
-            self.at = now.or(self.at);
+    /// Sets the seats of a gang that are lost at `now`, as none of its `pods` has them, and returns when
+    /// the last one was lost. `now` is `None` for a gang that was not known before: it may have lost
+    /// them long ago.
+    fn lose(
+        all: &mut HashMap<Name, Self>,
+        id: &Name,
+        seats: &[Seat],
+        pods: &BTreeSet<Name>,
+        now: Option<Millis>,
+    ) -> Option<Millis> {
+        if seats.is_empty() {
+            all.remove(id);
+            return None;
         }
-        self.pods = pods;
-        self.at
+        let lost = seats.iter().map(|seat| &seat.pod);
+        let lost: BTreeSet<Name> = lost.filter(|pod| !pods.contains(*pod)).cloned().collect();
+        let gang = all.entry(id.clone()).or_default();
+        if !lost.is_subset(&gang.pods) {
+            gang.at = now.or(gang.at);
+        }
+        gang.pods = lost;
+        gang.at
     }
 }
 
@@ -105,11 +121,14 @@ impl Feed {
         let before = self.seats.get(id).map(Vec::as_slice);
         let known = before.is_some();
         let mut assembled = pods.assemble(id, waits, before, &self.context(now));
-        let live = |seat: &&Seat| names.contains(&seat.pod);
-        let lost = assembled.seats.iter().filter(|seat| !live(seat));
-        let vacated = self.vacated.entry(id.clone()).or_default();
-        let lost = vacated.lose(lost.map(|seat| seat.pod.clone()), known.then_some(now));
-        if let (Some(job), Some(at)) = (&mut assembled.job, lost) {
+        let at = Vacated::lose(
+            &mut self.vacated,
+            id,
+            &assembled.seats,
+            names,
+            known.then_some(now),
+        );
+        if let (Some(job), Some(at)) = (&mut assembled.job, at) {
             job.released = job.released.max(at);
         }
         for name in names {

@@ -1,8 +1,8 @@
 //! Searches regions of more than [`EXACT_GPUS`] GPUs: an NVLink fabric of several nodes.
 //!
 //! Interchangeable GPUs (twins) are merged. If that leaves few different choices, each is
-//! tried; else sets are grown from each kind of GPU, as many as a number of steps allows. A result is called exact only if its
-//! cost equals a bound that no placement beats.
+//! tried; else sets are grown from each kind of GPU, as many as a number of steps allows. A
+//! result is called exact only if its cost equals a bound that no placement beats.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,10 @@ use nvlink_queue::{
 use nvlink_topology::{Allocation, labels};
 use serde_json::{Value, json};
 
-use super::{NOW, Queue, Reason, asking, placed, plain, pod};
+use super::{
+    NOW, Queue, Reason, placed, pod,
+    resources::{asking, plain},
+};
 
 const DRIVER: &str = "gpu.nvidia.com";
 

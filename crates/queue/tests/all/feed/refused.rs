@@ -43,27 +43,16 @@ fn a_pod_that_cannot_be_released_says_why() {
     assert_eq!(waiting.reason, Reason::Full { asked: 3, free: 1 });
 }
 
-/// Returns how often a round fails pod `a`.
-fn rejected(queue: &mut Queue, now: i64) -> usize {
-    queue.feed.flush(&mut queue.planner, now);
-    let actions = queue.planner.round(now).actions.into_iter();
-    let pods = actions.filter_map(|action| match action {
-        Action::Reject(reject) => Some(reject.pods),
-        _ => None,
-    });
-    pods.flatten().filter(|pod| &**pod == "team/a").count()
-}
-
 #[test]
 fn a_pod_that_cannot_be_released_fails_in_time() {
     let mut queue = refused();
     let a = id("team", "a");
     queue.feed.settle(&a, Some((NOW + HOUR, WHY)));
-    assert_eq!(rejected(&mut queue, NOW + HOUR), 1);
+    assert_eq!(queue.rejected(NOW + HOUR), 1);
     // The API server refuses that, too: there is a pause before it is tried again.
     queue.feed.expect_leaving(&a);
     queue.feed.settle(&a, Some((NOW + HOUR, WHY)));
-    assert_eq!(rejected(&mut queue, NOW + HOUR), 0);
+    assert_eq!(queue.rejected(NOW + HOUR), 0);
 }
 
 #[test]
@@ -73,7 +62,7 @@ fn a_pod_that_may_spread_waits_on() {
         "whenUnavailable": "Queue", "queueTimeout": "1h", "onQueueTimeout": "Spread",
     })));
     queue.feed.settle(&id("team", "a"), Some((NOW + HOUR, WHY)));
-    assert_eq!(rejected(&mut queue, NOW + HOUR), 0);
+    assert_eq!(queue.rejected(NOW + HOUR), 0);
     let again = queue.feed.resume(NOW + HOUR).unwrap();
     queue.feed.resume(again);
     assert_eq!(queue.released(again), ["team/a"]);
