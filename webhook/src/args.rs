@@ -34,8 +34,9 @@ pub enum Command {
     /// Run the webhook: answer the API server's admission reviews, and serve the queue.
     ///
     /// Needs a kubeconfig, or the service account of a pod, with the rights of the
-    /// chart's templates/webhook/rbac.yaml; docs/operations.md explains each right. Accepts
-    /// requests only once it has read all classes, nodes and namespaces.
+    /// chart's templates/webhook/rbac.yaml and templates/webhook/controller.yaml;
+    /// docs/operations.md explains each right. Accepts requests only once it has read all classes,
+    /// nodes and namespaces.
     #[command(after_help = "\
 Examples:
   nvlink-webhook serve --ca-secret nvlink-system/webhook-ca --service nvlink-system/nvlink-webhook
@@ -43,6 +44,17 @@ Examples:
     --service nvlink-system/nvlink-webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
+    /// Run what the replicas of `serve --without-controller` leave out: the queue, the registration
+    /// with the API server, and the conditions of classes.
+    ///
+    /// One replica leads and serves the queue; each maintains the registration. It has no port but
+    /// that of metrics and probes. Needs a kubeconfig, or the service account of a pod, with the
+    /// rights of the chart's templates/webhook/controller.yaml; docs/operations.md explains each right.
+    #[command(after_help = "\
+Example:
+  nvlink-webhook controller --ca-secret nvlink-system/webhook-ca \\
+    --service nvlink-system/nvlink-webhook")]
+    Controller(Box<ControllerArgs>),
     /// Show what admission would do to pods, from files alone: the same as `kubectl nvlink preview`.
     ///
     /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
@@ -108,6 +120,51 @@ pub struct ServeArgs {
         default_value = "0.0.0.0:8443"
     )]
     pub listen: SocketAddr,
+    /// The certificate and the registration.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Seconds to keep serving after SIGTERM, so that the Service can remove this replica.
+    #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
+    pub drain_seconds: u64,
+    /// Leave the queue, the registration and the conditions of classes to `nvlink-webhook
+    /// controller`.
+    ///
+    /// This process then only reads from the API server and asks for access reviews. It waits for
+    /// the controller to fill the Secret of --ca-secret.
+    #[arg(long, env = "NVLINK_WEBHOOK_WITHOUT_CONTROLLER")]
+    pub without_controller: bool,
+    /// The page of the cluster.
+    #[command(flatten)]
+    pub web: WebArgs,
+    /// The scheduler extender.
+    #[command(flatten)]
+    pub extender: ExtenderArgs,
+    /// What the controller does.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// What each process needs.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// Flags of `controller`.
+#[derive(Debug, Args)]
+#[group(id = "certificate", required = true, multiple = false, args = ["ca_secret", "ca_file"])]
+pub struct ControllerArgs {
+    /// The CA and the registration.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+    /// What the controller does.
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// What each process needs.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// Flags of what each process needs.
+#[derive(Debug, Args)]
+pub struct ProcessArgs {
     /// Address of /metrics, /livez and /readyz, over plain HTTP.
     #[arg(
         long,
@@ -116,27 +173,6 @@ pub struct ServeArgs {
         default_value = "0.0.0.0:8080"
     )]
     pub admin_listen: SocketAddr,
-    /// The certificate and the registration.
-    #[command(flatten)]
-    pub tls: TlsArgs,
-    /// Seconds to keep serving after SIGTERM, so that the Service can remove this replica.
-    #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
-    pub drain_seconds: u64,
-    /// Report whether the policies in the cluster are those that `policies` prints with the same
-    /// --exempt-namespace: the metric nvlink_webhook_policies_current.
-    ///
-    /// The log names those that are missing or changed. Needs the right to get them.
-    #[arg(long, env = "NVLINK_WEBHOOK_CHECK_POLICIES")]
-    pub check_policies: bool,
-    /// The page of the cluster.
-    #[command(flatten)]
-    pub web: WebArgs,
-    /// The scheduler extender.
-    #[command(flatten)]
-    pub extender: ExtenderArgs,
-    /// The leader election.
-    #[command(flatten)]
-    pub lease: LeaseArgs,
     /// Node labels that stand for wider scopes.
     #[command(flatten)]
     pub scopes: ScopeArgs,
@@ -151,6 +187,20 @@ pub struct ServeArgs {
     /// Format of log lines.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// Flags of what the controller does.
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    /// Report whether the policies in the cluster are those that `policies` prints with the same
+    /// --exempt-namespace: the metric nvlink_webhook_policies_current.
+    ///
+    /// The log names those that are missing or changed. Needs the right to get them.
+    #[arg(long, env = "NVLINK_WEBHOOK_CHECK_POLICIES")]
+    pub check_policies: bool,
+    /// The leader election.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
 }
 
 /// Flags of the Lease with which replicas elect their leader.
@@ -182,7 +232,8 @@ pub struct TlsArgs {
         long,
         env = "NVLINK_WEBHOOK_TLS_CERT",
         value_name = "FILE",
-        requires = "tls_key"
+        requires = "tls_key",
+        conflicts_with = "ca_secret"
     )]
     pub tls_cert: Option<PathBuf>,
     /// Private key, PEM. Read again when it changes.
@@ -193,6 +244,23 @@ pub struct TlsArgs {
         requires = "tls_cert"
     )]
     pub tls_key: Option<PathBuf>,
+    /// Days that a certificate of the webhook's own CA is valid; renewed after two thirds of them.
+    #[arg(long, env = "NVLINK_WEBHOOK_CERTIFICATE_DAYS", value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=825))]
+    pub certificate_days: u16,
+    /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
+    ///
+    /// Without it, anybody who reaches the port can find out who may use which class. API servers
+    /// present the certificate that their AdmissionConfiguration names: see docs/operations.md.
+    #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// The CA and the registration.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+}
+
+/// Flags of the CA that the API server trusts, and of the registration that says so.
+#[derive(Debug, Args)]
+pub struct TrustArgs {
     /// Secret of the webhook's own CA, NAMESPACE/NAME, used instead of certificate files.
     ///
     /// The first replica fills the Secret if it is empty, or creates it; each replica issues its own
@@ -202,13 +270,10 @@ pub struct TlsArgs {
         long,
         env = "NVLINK_WEBHOOK_CA_SECRET",
         value_name = "NS/NAME",
-        conflicts_with = "tls_cert",
+        conflicts_with_all = ["ca_file"],
         requires = "target"
     )]
     pub ca_secret: Option<SecretName>,
-    /// Days that a certificate of the webhook's own CA is valid; renewed after two thirds of them.
-    #[arg(long, env = "NVLINK_WEBHOOK_CERTIFICATE_DAYS", value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=825))]
-    pub certificate_days: u16,
     /// Seconds between two checks of the certificate files, or of the Secret.
     #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub tls_poll_seconds: u64,
@@ -224,16 +289,9 @@ pub struct TlsArgs {
         long,
         env = "NVLINK_WEBHOOK_CA_FILE",
         value_name = "FILE",
-        requires = "tls_cert",
         requires = "target"
     )]
     pub ca_file: Option<PathBuf>,
-    /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
-    ///
-    /// Without it, anybody who reaches the port can find out who may use which class. API servers
-    /// present the certificate that their AdmissionConfiguration names: see docs/operations.md.
-    #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
-    pub client_ca_file: Option<PathBuf>,
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
@@ -338,11 +396,11 @@ mod tests {
         let Command::Serve(args) = Cli::try_parse_from(example).unwrap().command else {
             panic!("{help}");
         };
-        let exempt = &args.tls.exempt.exempt_namespaces;
-        let namespace = &args.tls.ca_secret.as_ref().unwrap().namespace;
+        let exempt = &args.tls.trust.exempt.exempt_namespaces;
+        let namespace = &args.tls.trust.ca_secret.as_ref().unwrap().namespace;
         assert_eq!(exempt, std::slice::from_ref(namespace));
         assert!(matches!(
-            args.tls.service,
+            args.tls.trust.service,
             Some(WebhookTarget::Service { namespace: ref own, .. }) if own == namespace
         ));
     }

@@ -106,6 +106,17 @@ impl EncodeMetric for OptionalGauge {
     }
 }
 
+/// What a process runs: it shows the metrics of nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Admission and the controller.
+    All,
+    /// Admission, the page and the extender.
+    Admission,
+    /// The queue, the registration and the conditions of classes.
+    Controller,
+}
+
 /// The metrics and their registry.
 #[derive(Debug)]
 pub struct Metrics {
@@ -133,6 +144,14 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::of(Parts::All)
+    }
+}
+
+impl Metrics {
+    /// Returns the metrics of a process that runs these parts.
+    #[must_use]
+    pub fn of(parts: Parts) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("nvlink_webhook"),
             requests: Family::default(),
@@ -157,17 +176,20 @@ impl Default for Metrics {
             queue: Arc::default(),
             of_placements: Registry::with_prefix("nvlink_placement"),
         };
-        metrics.register();
         metrics.register_process();
-        metrics.register_isolation();
-        let of_placements = &mut metrics.of_placements;
-        metrics.queue.register(&mut metrics.registry, of_placements);
+        if parts != Parts::Controller {
+            metrics.register_admission();
+        }
+        metrics.cluster.register(&mut metrics.registry);
+        if parts != Parts::Admission {
+            metrics.register_control();
+            let of_placements = &mut metrics.of_placements;
+            metrics.queue.register(&mut metrics.registry, of_placements);
+        }
         metrics
     }
-}
 
-impl Metrics {
-    fn register(&mut self) {
+    fn register_admission(&mut self) {
         let registry = &mut self.registry;
         registry.register(
             "admission_requests",
@@ -208,10 +230,18 @@ impl Metrics {
         for result in [Reload::success, Reload::failure] {
             drop(self.reloads.get_or_create(&ByResult { result }));
         }
+        let registry = &mut self.registry;
+        registry.register(
+            "clients_cut_off",
+            "Clients of the admission endpoint that lost their connection or did not get their response: idle, another client needed the place; full, there was no place; memory, there was no room for the response; slow, the client did not read the response in time",
+            self.clients.clone(),
+        );
+        self.calls.register(registry);
     }
 
-    /// Registers the metrics of the process.
-    fn register_process(&mut self) {
+    /// Registers the metrics of what the controller does: the election, the registration, and the
+    /// check of the policies.
+    fn register_control(&mut self) {
         let registry = &mut self.registry;
         registry.register(
             "leader",
@@ -229,6 +259,16 @@ impl Metrics {
             self.registration_failures.clone(),
         );
         registry.register(
+            "policies_current",
+            "Whether the ValidatingAdmissionPolicies of this version are in the cluster, unchanged; absent without --check-policies, and while they cannot be read",
+            self.policies.clone(),
+        );
+    }
+
+    /// Registers the metrics of the process.
+    fn register_process(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
             "part_restarts",
             "How often a part of the program ended unexpectedly and was started again",
             self.restarts.clone(),
@@ -238,26 +278,8 @@ impl Metrics {
             "Log lines that were dropped because nobody read them in time or they could not be written",
             self.dropped.clone(),
         );
-        registry.register(
-            "clients_cut_off",
-            "Clients of the admission endpoint that lost their connection or did not get their response: idle, another client needed the place; full, there was no place; memory, there was no room for the response; slow, the client did not read the response in time",
-            self.clients.clone(),
-        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
-    }
-
-    /// Registers the metrics of what protects restricted classes: the policies, and the leader's
-    /// findings on their nodes.
-    fn register_isolation(&mut self) {
-        let registry = &mut self.registry;
-        registry.register(
-            "policies_current",
-            "Whether the ValidatingAdmissionPolicies of this version are in the cluster, unchanged; absent without --check-policies, and while they cannot be read",
-            self.policies.clone(),
-        );
-        self.cluster.register(registry);
-        self.calls.register(registry);
     }
 
     /// Returns the metrics of the scheduler extender.

@@ -45,22 +45,8 @@ fn moved(command: &str) -> Option<String> {
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        Command::Serve(args) => {
-            tls::install_provider();
-            let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
-            let ended = runtime.block_on(serve::serve(*args));
-            // Neither a file on a dead mount nor the log may block the exit.
-            runtime.shutdown_background();
-            log::finish();
-            if let Err(error) = &ended {
-                // `kubectl describe pod` shows it.
-                drop(std::fs::write(
-                    "/dev/termination-log",
-                    format!("{error:#}\n"),
-                ));
-            }
-            ended.map(|()| ExitCode::SUCCESS)
-        }
+        Command::Serve(args) => serving(serve::serve(*args)),
+        Command::Controller(args) => serving(serve::control(*args)),
         Command::Preview(args) => preview::run(&args),
         Command::Crds => {
             let documents = crd::documents().context("cannot generate the CRDs")?;
@@ -89,6 +75,24 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Runs a long-running command.
+fn serving(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    tls::install_provider();
+    let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
+    let ended = runtime.block_on(command);
+    // Neither a file on a dead mount nor the log may block the exit.
+    runtime.shutdown_background();
+    log::finish();
+    if let Err(error) = &ended {
+        // `kubectl describe pod` shows it.
+        drop(std::fs::write(
+            "/dev/termination-log",
+            format!("{error:#}\n"),
+        ));
+    }
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
 fn configuration(

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::clients::{Clients, server};
-use crate::{certificate::pki, health::Readiness};
+use crate::{certificate::pki, health::Readiness, registration::registered::Registered};
 
 /// Time for the API server to load a changed configuration before it is presented
 /// with a certificate of the new CA.
@@ -141,10 +141,7 @@ impl Certificate {
     /// # Errors
     /// When they cannot be read or do not match each other: the certificate in
     /// use stays, and the next call retries.
-    pub async fn reload(
-        &mut self,
-        registered: Option<&watch::Receiver<String>>,
-    ) -> Result<bool, TlsError> {
+    pub async fn reload(&mut self, registered: Option<&Registered>) -> Result<bool, TlsError> {
         let found = self.files.read().await?;
         if found != self.taken && found != self.files.read().await? {
             // They are being replaced, perhaps one after the other.
@@ -162,7 +159,7 @@ impl Certificate {
         if let Some(registered) = registered.filter(|_| found.ca != self.taken.ca) {
             // The API server trusts no expired one either.
             let lives = SystemTime::now() < self.expiry;
-            if lives && *registered.borrow() != bundle {
+            if lives && !registered.trusts(&bundle).await {
                 return Ok(false);
             }
             tokio::time::sleep(SETTLE).await;
@@ -184,12 +181,12 @@ impl Certificate {
         });
     }
 
-    /// Reads the files again, forever. `registered` is the bundle that was last written into the
-    /// registration, if the webhook writes it.
+    /// Reads the files again, forever. `registered` tells which CAs the API server
+    /// trusts, if flags say how it is registered.
     pub async fn follow(
         mut self,
         every: Duration,
-        registered: Option<watch::Receiver<String>>,
+        registered: Option<Registered>,
         readiness: Readiness,
     ) {
         let mut tick = interval(every);
@@ -215,12 +212,33 @@ fn expiry(pem: &[u8]) -> io::Result<SystemTime> {
     pki::expiry("the file", pem).map_err(io::Error::other)
 }
 
-async fn authority(path: &Path) -> Result<String, TlsError> {
+/// Reads the file of a CA.
+///
+/// # Errors
+/// When it cannot be read, or holds no certificate.
+pub async fn authority(path: &Path) -> Result<String, TlsError> {
     let bytes = read(path).await?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match pki::expiry(&path.display().to_string(), text.as_bytes()) {
         Ok(_) => Ok(text),
         Err(error) => Err(TlsError::Authority(error.to_string())),
+    }
+}
+
+/// Reads the file of a CA again, forever, and sends it when it has changed.
+pub async fn follow_authority(path: PathBuf, every: Duration, bundle: watch::Sender<String>) {
+    let mut tick = interval(every);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        match authority(&path).await {
+            Ok(found) => drop(bundle.send_if_modified(|known| {
+                let new = *known != found;
+                *known = found;
+                new
+            })),
+            Err(error) => tracing::warn!(%error, "cannot reload the CA; keeping the one in use"),
+        }
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! The certificate comes from files (of cert-manager or an administrator;
 //! [`crate::certificate::files`]), or from the webhook's own CA ([`own`]), which
-//! all replicas share in a Secret. The first replica creates the CA. Each replica
-//! issues its own leaf certificates, which never leave its memory.
+//! all replicas share in a Secret. The controller creates and renews the CA ([`keeper`]). Each
+//! replica that serves issues its own leaf certificates, which never leave its memory.
 
 mod authority;
+pub mod keeper;
 pub mod own;
 mod secret;
 
@@ -52,6 +53,9 @@ pub enum PkiError {
         name: SecretName,
         error: Box<kube::Error>,
     },
+    /// The Secret is empty, and this process does not fill it.
+    #[error("Secret {0} is missing or empty: `nvlink-webhook controller` fills it")]
+    Empty(SecretName),
     /// The namespace of the Secret does not exist.
     #[error("namespace {0} does not exist: kubectl create namespace {0}")]
     NoNamespace(String),

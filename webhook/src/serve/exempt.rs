@@ -5,11 +5,11 @@ use kube::{Api, Client, api::ListParams, core::PartialObjectMeta};
 use nvlink_admission::policies;
 use nvlink_runtime::client;
 
-use crate::{args::TlsArgs, registration::WebhookTarget};
+use crate::{args::TrustArgs, registration::WebhookTarget};
 
 /// Returns their names, including the webhook's own namespace. Logs a warning for
 /// each that does not exist.
-pub(super) fn names(args: &TlsArgs, client: &Client) -> Vec<String> {
+pub(super) fn names(args: &TrustArgs, client: &Client) -> Vec<String> {
     let mut names = policies::exempt_names(&args.exempt.exempt_namespaces);
     if let Some(WebhookTarget::Service { namespace, .. }) = &args.service
         && !names.contains(namespace)

@@ -13,11 +13,10 @@ use crate::{
     certificate::{
         clients::Clients,
         files::{Certificate, Files},
-        pki::{SecretName, own::OwnCertificate},
+        pki::{keeper::Upkeep, own::OwnCertificate},
     },
     health::Readiness,
-    registration::WebhookTarget,
-    registration::registrar::Registrar,
+    registration::{WebhookTarget, registered::Registered, registrar::Registrar},
 };
 
 /// The name of the part that renews the certificate.
@@ -27,51 +26,71 @@ const UPKEEP: &str = "upkeep of the certificate";
 pub(crate) struct Identity {
     /// The server's TLS configuration.
     pub(crate) config: RustlsConfig,
-    /// Maintains the registration, if `args` request one.
+    /// Maintains the registration, if this process does.
     pub(crate) registrar: Option<Registrar>,
 }
 
-/// Sets up the certificate that `args` request; `supervisor` renews it from now on.
+/// Sets up the certificate that `args` request; `supervisor` renews it from now on. With `alone`,
+/// this process does what the controller does, too.
 ///
 /// # Errors
 /// When a file cannot be read, or a Secret cannot be created.
 pub(crate) async fn identity(
     args: TlsArgs,
+    alone: bool,
     client: &Client,
     readiness: &Readiness,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Identity> {
-    let every = Duration::from_secs(args.tls_poll_seconds);
+    let every = Duration::from_secs(args.trust.tls_poll_seconds);
     let clients = clients(args.client_ca_file, every, supervisor).await?;
-    let target = args.service.or(args.url);
-    let exempt = args.exempt.exempt_namespaces;
+    let validity = Duration::from_secs(u64::from(args.certificate_days) * 24 * 3600);
+    let trust = args.trust;
+    let target = trust.service.or(trust.url);
+    let exempt = trust.exempt.exempt_namespaces;
+    let register = |target, bundle| match alone {
+        true => Some(Registrar::new(client.clone(), target, exempt, bundle)),
+        false => None,
+    };
+    let place = Place {
+        client,
+        every,
+        readiness,
+        supervisor,
+    };
     if let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) {
-        let registered = target.map(|target| (target, exempt));
-        let ca = registered.as_ref().and(args.ca_file);
+        let ca = target.as_ref().and(trust.ca_file);
         let files = Files { cert, key, ca };
-        return of_files(
-            client,
-            files,
-            registered,
-            (every, clients),
-            (readiness, supervisor),
-        )
-        .await;
+        return of_files(place, files, clients, target, register).await;
     }
-    let (secret, target) = args
+    let (secret, target) = trust
         .ca_secret
         .zip(target)
         .context("set --tls-cert and --tls-key, or --ca-secret and --service (or --url)")?;
-    let validity = Duration::from_secs(u64::from(args.certificate_days) * 24 * 3600);
-    own(
-        client,
-        secret,
-        (target, exempt),
-        (every, validity),
-        clients,
-        (readiness, supervisor),
-    )
-    .await
+    let upkeep = match alone {
+        true => Upkeep::Here(client.clone()),
+        false => Upkeep::Elsewhere(client.clone()),
+    };
+    let own = OwnCertificate::start(upkeep, secret, target.names(), validity, clients).await?;
+    own_certificate(place, own, target, register)
+}
+
+/// Where a certificate is used.
+struct Place<'a> {
+    client: &'a Client,
+    every: Duration,
+    readiness: &'a Readiness,
+    supervisor: &'a Supervisor,
+}
+
+impl Place<'_> {
+    /// Returns what tells whether the API server trusts a CA.
+    fn registered(&self, registrar: Option<&Registrar>) -> Registered {
+        match registrar {
+            Some(registrar) => Registered::Here(registrar.registered()),
+            None => Registered::Elsewhere(self.client.clone()),
+        }
+    }
 }
 
 /// Returns the CA that callers need a certificate of; none if anybody may call.
@@ -95,25 +114,25 @@ async fn clients(
 }
 
 async fn of_files(
-    client: &Client,
+    place: Place<'_>,
     files: Files,
-    registered: Option<(WebhookTarget, Vec<String>)>,
-    (every, clients): (Duration, Option<Arc<Clients>>),
-    (readiness, supervisor): (&Readiness, &Supervisor),
+    clients: Option<Arc<Clients>>,
+    target: Option<WebhookTarget>,
+    register: impl FnOnce(WebhookTarget, watch::Receiver<String>) -> Option<Registrar>,
 ) -> anyhow::Result<Identity> {
     anyhow::ensure!(
-        registered.is_none() || files.ca.is_some(),
+        target.is_none() || files.ca.is_some(),
         "--service and --url with --tls-cert need --ca-file: the CA that the API server must trust",
     );
     let certificate = Certificate::load(files, clients).await?;
-    readiness.certificate_until(certificate.expiry());
+    place.readiness.certificate_until(certificate.expiry());
     let config = certificate.config();
-    let registrar = registered.map(|(target, exempt)| {
-        Registrar::new(client.clone(), target, exempt, certificate.bundle())
-    });
-    let registered = registrar.as_ref().map(Registrar::registered);
-    let readiness = readiness.clone();
-    supervisor.keep(UPKEEP, Weight::Vital, move || {
+    // Without a target, somebody registers the webhook by hand.
+    let by_hand = target.is_none();
+    let registrar = target.and_then(|target| register(target, certificate.bundle()));
+    let registered = (!by_hand).then(|| place.registered(registrar.as_ref()));
+    let (every, readiness) = (place.every, place.readiness.clone());
+    place.supervisor.keep(UPKEEP, Weight::Vital, move || {
         certificate
             .clone()
             .follow(every, registered.clone(), readiness.clone())
@@ -121,27 +140,20 @@ async fn of_files(
     Ok(Identity { config, registrar })
 }
 
-async fn own(
-    client: &Client,
-    secret: SecretName,
-    (target, exempt): (WebhookTarget, Vec<String>),
-    (every, validity): (Duration, Duration),
-    clients: Option<Arc<Clients>>,
-    (readiness, supervisor): (&Readiness, &Supervisor),
+fn own_certificate(
+    place: Place<'_>,
+    own: OwnCertificate,
+    target: WebhookTarget,
+    register: impl FnOnce(WebhookTarget, watch::Receiver<String>) -> Option<Registrar>,
 ) -> anyhow::Result<Identity> {
-    let own = OwnCertificate::start(client.clone(), secret, target.names(), validity, clients);
-    let own = own.await?;
-    readiness.certificate_until(own.expiry());
-    let bundle: watch::Receiver<String> = own.bundle();
+    place.readiness.certificate_until(own.expiry());
     let config = own.config();
-    let registrar = Registrar::new(client.clone(), target, exempt, bundle);
-    let (registered, readiness) = (registrar.registered(), readiness.clone());
-    supervisor.keep(UPKEEP, Weight::Vital, move || {
+    let registrar = register(target, own.bundle());
+    let registered = place.registered(registrar.as_ref());
+    let (every, readiness) = (place.every, place.readiness.clone());
+    place.supervisor.keep(UPKEEP, Weight::Vital, move || {
         own.clone()
             .follow(every, registered.clone(), readiness.clone())
     });
-    Ok(Identity {
-        config,
-        registrar: Some(registrar),
-    })
+    Ok(Identity { config, registrar })
 }

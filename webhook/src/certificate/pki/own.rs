@@ -6,26 +6,26 @@ use std::{
 };
 
 use axum_server::tls_rustls::RustlsConfig;
-use kube::Client;
 use rustls::ServerConfig;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
 };
 
-use super::{Leaf, PkiError, SecretName, Trust, secret};
+use super::{Leaf, PkiError, SecretName, Trust, keeper::Upkeep};
 use crate::{
     certificate::{
         clients::{Clients, server},
         files::SETTLE,
     },
     health::Readiness,
+    registration::registered::Registered,
 };
 
 /// A certificate of the webhook's own CA, which is renewed in time.
 #[derive(Clone)]
 pub struct OwnCertificate {
-    client: Client,
+    upkeep: Upkeep,
     secret: SecretName,
     names: Vec<String>,
     validity: Duration,
@@ -37,25 +37,25 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Reads the CA from its Secret, or creates the CA, and issues a certificate for `names`.
+    /// Takes the CA from its Secret, and issues a certificate for `names`.
     /// The server accepts only `clients`, if there are any.
     ///
     /// # Errors
     /// When the Secret cannot be read or written, or holds something else.
     pub async fn start(
-        client: Client,
+        upkeep: Upkeep,
         secret: SecretName,
         names: Vec<String>,
         validity: Duration,
         clients: Option<Arc<Clients>>,
     ) -> Result<Self, PkiError> {
         let now = SystemTime::now();
-        let trust = secret::ensure(&client, &secret, None, now).await?;
+        let trust = upkeep.first(&secret, now).await?;
         let leaf = trust.signing.issue(&names, now, validity)?;
         let config = RustlsConfig::from_config(show(&leaf, clients.clone())?);
         let bundle = watch::Sender::new(trust.bundle.clone());
         Ok(Self {
-            client,
+            upkeep,
             secret,
             names,
             validity,
@@ -85,20 +85,14 @@ impl OwnCertificate {
         self.leaf.expiry()
     }
 
-    /// Checks the Secret and the clock, forever. `registered` is the bundle that
-    /// was last written into the registration.
-    pub async fn follow(
-        mut self,
-        every: Duration,
-        registered: watch::Receiver<String>,
-        readiness: Readiness,
-    ) {
+    /// Checks the Secret and the clock, forever. `registered` tells which CAs the API server trusts.
+    pub async fn follow(mut self, every: Duration, registered: Registered, readiness: Readiness) {
         let mut tick = interval(every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             let now = SystemTime::now();
-            let found = secret::ensure(&self.client, &self.secret, Some(&self.trust), now).await;
+            let found = self.upkeep.look(&self.secret, &self.trust, now).await;
             let whole = found.is_ok();
             let renewed = match found {
                 Ok(found) => self.take(found, now, &registered).await,
@@ -127,7 +121,7 @@ impl OwnCertificate {
         &mut self,
         found: Trust,
         now: SystemTime,
-        registered: &watch::Receiver<String>,
+        registered: &Registered,
     ) -> Result<bool, PkiError> {
         if found.bundle != self.trust.bundle {
             self.bundle.send_replace(found.bundle.clone());
@@ -138,7 +132,7 @@ impl OwnCertificate {
         }
         // Register the new CA first: the API server does not trust it yet. A later
         // call issues the certificate.
-        if *registered.borrow() != found.bundle {
+        if !registered.trusts(&found.bundle).await {
             return self.renew(now);
         }
         tokio::time::sleep(SETTLE).await;

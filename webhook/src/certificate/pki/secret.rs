@@ -125,6 +125,18 @@ impl Trust {
     }
 }
 
+/// Returns the content of the Secret; `None` if it is missing or empty.
+///
+/// # Errors
+/// When the API server does not answer, or when the Secret holds something that is not a CA.
+pub(super) async fn read(client: &Client, name: &SecretName) -> Result<Option<Trust>, PkiError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &name.namespace);
+    let present = api.get_opt(&name.name).await;
+    let present = present.map_err(|error| failed("read", name, error))?;
+    let filled = present.filter(|secret| !is_empty(secret));
+    filled.map(|secret| Trust::read(&secret, name)).transpose()
+}
+
 /// Returns the content of the Secret. Fills the Secret if it is empty, creates it if it is
 /// missing, and replaces the CA if it is due. If an administrator deletes or empties the Secret to
 /// get a new CA, the CAs `known` so far stay trusted.

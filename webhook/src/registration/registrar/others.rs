@@ -8,7 +8,10 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
 use tokio::time::Instant;
 
-use crate::certificate::pki::{self, certificates};
+use crate::{
+    certificate::pki::{self, certificates},
+    registration::bundles,
+};
 
 /// For how long a CA stays that is not this replica's. Kubelets update a Secret volume within about
 /// two minutes, by their periods of synchronization and of their cache; then the replica reads it.
@@ -57,18 +60,6 @@ impl Others {
             _ => wanted,
         }
     }
-}
-
-/// Returns the CAs of each entry, PEM.
-fn bundles(registration: &Registration) -> Vec<String> {
-    let entries = registration.webhooks.iter().flatten();
-    let bundle = |entry: &k8s_openapi::api::admissionregistration::v1::MutatingWebhook| {
-        let bundle = entry.client_config.ca_bundle.as_ref();
-        bundle.map_or_else(String::new, |text| {
-            String::from_utf8_lossy(&text.0).into_owned()
-        })
-    };
-    entries.map(bundle).collect()
 }
 
 #[cfg(test)]
