@@ -62,4 +62,4 @@ pub use prometheus::{Prometheus, Sample, check_metrics};
 pub use rules::Rules;
 pub use slow::SlowApi;
 pub use wait::wait_until;
-pub use webhook::{Replica, Webhook};
+pub use webhook::{Controller, Replica, Webhook};

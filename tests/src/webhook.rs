@@ -1,4 +1,4 @@
-//! Runs `nvlink-webhook serve` and registers it with an API server.
+//! Runs `nvlink-webhook serve` and `controller`, and registers the webhook with an API server.
 
 use std::{
     fs,
@@ -103,6 +103,41 @@ impl Replica {
             address: self.address,
             readyz: format!("http://{}/readyz", self.admin),
         }
+    }
+}
+
+/// One running `nvlink-webhook controller`. It ends when dropped.
+#[derive(Debug)]
+pub struct Controller {
+    /// `127.0.0.1:PORT` of its metrics and probes.
+    pub admin: String,
+    pub process: Process,
+}
+
+impl Controller {
+    /// Starts a controller with `arguments`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        let directory = workdir::fresh("controller")?;
+        let admin = format!("127.0.0.1:{}", port::free()?);
+        let mut controller = command(programs::path(WEBHOOK)?);
+        controller.args(["controller", "--admin-listen", &admin]);
+        controller.args(arguments).env("KUBECONFIG", kubeconfig);
+        let process = Process::start("nvlink-webhook controller", &directory, controller)?;
+        process.wait_until("the controller to be ready", START, || {
+            http::text(&format!("http://{admin}/readyz")).map(Some)
+        })?;
+        Ok(Self { admin, process })
+    }
+
+    /// Returns its metrics.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        http::text(&format!("http://{}/metrics", self.admin))
     }
 }
 

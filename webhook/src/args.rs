@@ -34,7 +34,7 @@ pub enum Command {
     /// Run the webhook: answer the API server's admission reviews, and serve the queue.
     ///
     /// Needs a kubeconfig, or the service account of a pod, with the rights of the
-    /// chart's templates/webhook/rbac.yaml and templates/webhook/controller.yaml;
+    /// chart's templates/webhook/rbac.yaml and templates/webhook/controller-rbac.yaml;
     /// docs/operations.md explains each right. Accepts requests only once it has read all classes,
     /// nodes and namespaces.
     #[command(after_help = "\
@@ -49,7 +49,8 @@ Examples:
     ///
     /// One replica leads and serves the queue; each maintains the registration. It has no port but
     /// that of metrics and probes. Needs a kubeconfig, or the service account of a pod, with the
-    /// rights of the chart's templates/webhook/controller.yaml; docs/operations.md explains each right.
+    /// rights of the chart's templates/webhook/controller-rbac.yaml; docs/operations.md explains each
+    /// right.
     #[command(after_help = "\
 Example:
   nvlink-webhook controller --ca-secret nvlink-system/webhook-ca \\

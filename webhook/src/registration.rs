@@ -10,6 +10,7 @@ use k8s_openapi::{
 };
 use nvlink_topology::{GROUP, labels};
 
+pub mod listening;
 pub mod registered;
 pub mod registrar;
 

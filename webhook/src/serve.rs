@@ -26,7 +26,7 @@ mod identity;
 
 pub use control::control;
 
-use control::Control;
+use control::{Control, First};
 use nvlink_admission::{admit::Admission, decide::Settings, view::SharedView};
 use nvlink_cluster::{
     authorizer::ClusterAuthorizer, kinds::Informers, mirror::Mirror, watches::Watches,
@@ -177,7 +177,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     // Only now: no requests must come before the server listens.
     readiness.set(true);
     if let Some(control) = &control {
-        control.start(identity.registrar, &base);
+        let registrar = identity.registrar;
+        control.start(registrar.map(|it| (it, First::Listens)), &base);
     }
     Ok(Running {
         server,

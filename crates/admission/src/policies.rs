@@ -1,7 +1,7 @@
 //! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which also apply while the
 //! webhook is down, or if the API server does not call it.
 //!
-//! They are the file `policies/policies.yaml`. Its placeholders are replaced by the shared
+//! They are the files `policies/policies.yaml` and `policies/own.yaml`. Their placeholders are replaced by the shared
 //! expressions of `policies/shared.yaml` and by the tables of the rules, so that webhook and
 //! policies use the same tables. The same list of cases tests both: `tests/cases`.
 
@@ -27,7 +27,10 @@ mod differing;
 
 pub use differing::Differing;
 
-const POLICIES: &str = include_str!("policies/policies.yaml");
+const POLICIES: &str = concat!(
+    include_str!("policies/policies.yaml"),
+    include_str!("policies/own.yaml")
+);
 const SHARED: &str = include_str!("policies/shared.yaml");
 
 /// The namespace of the Lease of the leader where the chart installs the webhook by default.
@@ -323,9 +326,9 @@ mod tests {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("message: rule "));
         for rule in said {
-            // The webhook does not know who leads.
+            // The webhook does not know who leads, and decides nothing about its own accounts.
             assert!(
-                rules.contains(&rule) || rule == "term",
+                rules.contains(&rule) || ["own", "term"].contains(&rule),
                 "{rule} is not a rule"
             );
         }
@@ -360,6 +363,6 @@ mod tests {
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 14);
+        assert_eq!(documents.len(), 20);
     }
 }

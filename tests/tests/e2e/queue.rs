@@ -77,9 +77,9 @@ fn start() -> (ControlPlane, Webhook) {
         .label("nvlink-domains.io/domain-size", "8")
         .taint("nvlink-domains.io/class", "line");
     node::create(all, &[node]).unwrap();
-    // It may not hold the Lease, so it never leads: this test plays the queue.
+    // This test plays the queue.
     let account = cluster.kubeconfig_for(QUEUE).unwrap();
-    let webhook = Webhook::start(&account).unwrap();
+    let webhook = Webhook::start_with(&account, &["--without-controller"]).unwrap();
     webhook.register(all).unwrap();
     let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];

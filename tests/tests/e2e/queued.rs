@@ -20,6 +20,7 @@ pub(crate) fn is_seldom(right: &str) -> bool {
     let claims = ["create", "delete", "get"].map(|verb| format!("{verb} resourceclaims"));
     right == "get pods"
         || right == "get persistentvolumeclaims"
+        || right == "list endpointslices"
         || claims.iter().any(|claims| claims == right)
         || right == "release domainclasses"
         || operators

@@ -30,7 +30,7 @@ use tokio::{
 
 use crate::{
     metrics::Metrics,
-    registration::{NAME, WebhookTarget, registration},
+    registration::{NAME, WebhookTarget, listening::listening, registration},
 };
 
 mod others;
@@ -84,6 +84,11 @@ impl Registrar {
     #[must_use]
     pub fn registered(&self) -> watch::Receiver<String> {
         self.registered.subscribe()
+    }
+
+    /// Waits until a replica listens, unless the API server calls the webhook already.
+    pub async fn listening(&self) {
+        listening(&self.client, &self.target).await;
     }
 
     /// Applies the configuration now, when the bundle changes, when somebody

@@ -65,7 +65,7 @@ async fn start(args: ControllerArgs, supervisor: &Supervisor) -> anyhow::Result<
     let target = args.trust.service.or(args.trust.url);
     let target = target.context("set --service, or --url")?;
     let registrar = Registrar::new(base.client.clone(), target, exempt, bundle);
-    control.start(Some(registrar), &base);
+    control.start(Some((registrar, First::Waits)), &base);
     base.readiness.set(true);
     Ok(control)
 }
@@ -89,6 +89,15 @@ async fn bundle(args: &TrustArgs, base: &Base<'_>) -> anyhow::Result<watch::Rece
         files::follow_authority(path.clone(), every, sender.clone())
     });
     Ok(bundle)
+}
+
+/// Whether the first registration waits until a replica of admission listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// It does: they are other processes.
+    Waits,
+    /// This process listens.
+    Listens,
 }
 
 /// What the controller runs.
@@ -126,10 +135,10 @@ impl Control {
     }
 
     /// Starts the registrar, the election, and what only the leader does.
-    pub(super) fn start(&self, registrar: Option<Registrar>, base: &Base<'_>) {
-        if let Some(registrar) = registrar {
+    pub(super) fn start(&self, registrar: Option<(Registrar, First)>, base: &Base<'_>) {
+        if let Some((registrar, first)) = registrar {
             let leaves = self.leaving.subscribe();
-            register(registrar, &base.metrics, base.supervisor, leaves);
+            register(registrar, first, &base.metrics, base.supervisor, leaves);
         }
         let leads = base.leadership.get_or_init(|| self.candidate.leadership());
         lead(self, leads, base.supervisor);
@@ -163,6 +172,7 @@ fn inspect(args: &ControlArgs, trust: &TrustArgs, base: &Base<'_>) {
 /// Maintains the registration until the process `leaves`.
 fn register(
     registrar: Registrar,
+    first: First,
     metrics: &Arc<Metrics>,
     supervisor: &Supervisor,
     leaves: watch::Receiver<bool>,
@@ -175,7 +185,13 @@ fn register(
         let metrics = Arc::clone(&metrics);
         async move {
             tokio::select! {
-                () = registrar.run(heart, metrics) => {}
+                () = async {
+                    if first == First::Waits {
+                        heart.rest();
+                        registrar.listening().await;
+                    }
+                    registrar.run(heart, metrics).await;
+                } => {}
                 // An error means that the process has ended.
                 () = async { drop(leaves.wait_for(|&leaves| leaves).await) } => {
                     std::future::pending().await

@@ -10,7 +10,8 @@ use std::{
 };
 
 use nvlink_tests::{
-    ControlPlane, Exporter, Helm, Kubectl, Node, Replica, node, port, programs::WEBHOOK, wait_until,
+    ControlPlane, Controller, Exporter, Helm, Kubectl, Node, Replica, node, port,
+    programs::WEBHOOK, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -58,14 +59,23 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Returns the arguments of the container of the chart's Deployment, for a webhook at `url`.
-fn arguments(helm: &Helm, values: &str, url: &str) -> Vec<String> {
-    let rendered = helm.template("webhook/deployment.yaml", values).unwrap();
-    let deployment = documents(&rendered).remove(0);
+/// Returns the arguments of the container of a Deployment of the chart, which runs `command`, for a
+/// webhook at `url`.
+fn arguments(
+    helm: &Helm,
+    values: &str,
+    (template, command): (&str, &str),
+    url: &str,
+) -> Vec<String> {
+    let rendered = helm.template(template, values).unwrap();
+    let mut objects = documents(&rendered).into_iter();
+    let deployment = objects
+        .find(|object| object["kind"] == "Deployment")
+        .unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let arguments: Vec<String> = serde_json::from_value(container["args"].clone()).unwrap();
-    let (serve, arguments) = arguments.split_first().unwrap();
-    assert_eq!(serve, "serve");
+    let (first, arguments) = arguments.split_first().unwrap();
+    assert_eq!(first, command);
     let ours = |argument: &String| match argument.split_once('=') {
         Some(("--service", _)) => format!("--url={url}"),
         Some(("--web.listen-address", _)) => {
@@ -79,14 +89,46 @@ fn arguments(helm: &Helm, values: &str, url: &str) -> Vec<String> {
     arguments.iter().map(ours).collect()
 }
 
-/// Starts a webhook with the arguments of the chart and the rights of its account.
-pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm, values: &str) -> Replica {
+/// A replica of each Deployment of the chart.
+pub(super) struct Running {
+    pub(super) replica: Replica,
+    pub(super) controller: Controller,
+}
+
+impl Running {
+    /// Asserts that neither lacks a right.
+    fn is_allowed(&self) {
+        for process in [&self.replica.process, &self.controller.process] {
+            let log = process.log();
+            assert!(!log.contains("forbidden"), "{log}");
+        }
+    }
+}
+
+fn words(arguments: &[String]) -> Vec<&str> {
+    arguments.iter().map(String::as_str).collect()
+}
+
+/// Starts a controller, and a webhook that waits for its CA, with the arguments of the chart and the
+/// rights of their accounts.
+pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm, values: &str) -> Running {
     let address = port::address().unwrap();
-    let arguments = arguments(helm, values, &format!("https://{address}"));
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
-    let kubeconfig = control_plane.kubeconfig_for(account).unwrap();
-    Replica::start_on(address, &kubeconfig, &arguments).unwrap()
+    let url = format!("https://{address}");
+    let of = |template, command, account: &str| {
+        let arguments = arguments(helm, values, (template, command), &url);
+        let account = format!("system:serviceaccount:nvlink-system:{account}");
+        (arguments, control_plane.kubeconfig_for(&account).unwrap())
+    };
+    let serve = of("webhook/deployment.yaml", "serve", "nvlink-webhook");
+    let controller = of(
+        "webhook/controller.yaml",
+        "controller",
+        "nvlink-webhook-controller",
+    );
+    Running {
+        controller: Controller::start(&controller.1, &words(&controller.0)).unwrap(),
+        replica: Replica::start_on(address, &serve.1, &words(&serve.0)).unwrap(),
+    }
 }
 
 pub(super) fn registered(kubectl: &Kubectl) -> usize {
@@ -138,8 +180,7 @@ fn no_pod_is_refused_from_install_to_uninstall() {
         let placed = Instant::now();
 
         change_the_release(kubectl, helm);
-        let log = webhook.process.log();
-        assert!(!log.contains("forbidden"), "{log}");
+        webhook.is_allowed();
         let ends = Instant::now();
         helm.on_release("uninstall", &["--no-hooks"]).unwrap();
         drop(webhook);

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_tests::{ControlPlane, Exporter, Helm, Kubelet, Node, Replica, node, wait_until};
+use nvlink_tests::{ControlPlane, Exporter, Helm, Kubelet, Node, node, wait_until};
 use serde_json::{Value, json};
 
 use super::{
     Installed, SOON, control_plane, documents,
-    lifecycle::{registered, start_webhook},
+    lifecycle::{Running, registered, start_webhook},
     node::on,
 };
 use crate::{
@@ -68,7 +68,7 @@ fn used(requests: &[Value], account: &str) -> (BTreeSet<String>, BTreeSet<String
 
 /// Lets the webhook use each of its rights: an entry of the registration is restored, a restricted
 /// class is checked, and somebody asks for it. The policies of the chart are those that it expects.
-fn exercise_webhook(control_plane: &ControlPlane, webhook: &Replica) {
+fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     let kubectl = control_plane.kubectl();
     let team = control_plane.namespace("queue-rights", &json!({}), &json!({}));
     queued::wait_and_leave(kubectl, &team.unwrap());
@@ -85,7 +85,11 @@ fn exercise_webhook(control_plane: &ControlPlane, webhook: &Replica) {
     .unwrap();
     wait_until("the policies to be checked", SOON, || {
         let current = "\nnvlink_webhook_policies_current 1\n";
-        Ok(webhook.metrics()?.contains(current).then_some(()))
+        Ok(webhook
+            .controller
+            .metrics()?
+            .contains(current)
+            .then_some(()))
     })
     .unwrap();
     let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
@@ -151,6 +155,10 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
     for (template, account) in [
         ("exporter/rbac.yaml", "nvlink-exporter:nvlink-exporter"),
         ("webhook/rbac.yaml", "nvlink-system:nvlink-webhook"),
+        (
+            "webhook/controller-rbac.yaml",
+            "nvlink-system:nvlink-webhook-controller",
+        ),
     ] {
         let account = format!("system:serviceaccount:{account}");
         let (used, lacked) = used(&requests[before..], &account);

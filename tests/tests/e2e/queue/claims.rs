@@ -397,7 +397,9 @@ fn without_the_right_to_see_device_classes_claims_are_made_all_the_same() {
     }
     let mut cluster = Cluster::claiming(&[MESH], json!({}));
     let all = cluster.plane.kubectl();
-    let mut role = all.get(&["clusterrole", "nvlink-webhook"]).unwrap();
+    let mut role = all
+        .get(&["clusterrole", "nvlink-webhook-controller"])
+        .unwrap();
     let mut lost = 0;
     for rule in role["rules"].as_array_mut().unwrap() {
         let resources = rule["resources"].as_array_mut().unwrap();

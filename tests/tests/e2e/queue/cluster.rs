@@ -285,9 +285,19 @@ fn account(plane: &ControlPlane) -> PathBuf {
     all.run(&["create", "namespace", NAMESPACE]).unwrap();
     let helm = Helm::new().unwrap();
     // The chart's registration comes with the Lease.
-    for template in ["webhook/rbac.yaml", "webhook/registration.yaml"] {
+    let roles = ["webhook/rbac.yaml", "webhook/controller-rbac.yaml"];
+    for template in roles.iter().chain(&["webhook/registration.yaml"]) {
         all.apply(&helm.template(template, "").unwrap()).unwrap();
     }
-    let account = format!("system:serviceaccount:{NAMESPACE}:nvlink-webhook");
+    // One process does what the two of the chart do.
+    let account = format!("--serviceaccount={NAMESPACE}:nvlink-webhook-controller");
+    let both = [
+        "create",
+        "clusterrolebinding",
+        "both",
+        "--clusterrole=nvlink-webhook",
+    ];
+    all.run(&[&both[..], &[&account]].concat()).unwrap();
+    let account = format!("system:serviceaccount:{NAMESPACE}:nvlink-webhook-controller");
     plane.kubeconfig_for(&account).unwrap()
 }

@@ -1,8 +1,11 @@
 //! The webhook with only the rights that the chart gives it.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use nvlink_tests::{Helm, Kubectl, Replica, port, wait_until};
+use nvlink_tests::{ControlPlane, Controller, Helm, Kubectl, Replica, port, wait_until};
 use serde_json::{Value, json};
 
 use super::{control_plane, registered};
@@ -22,8 +25,8 @@ fn try_pod(kubectl: &Kubectl, class: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&made)?)
 }
 
-fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, arguments: &[&str]) {
-    let error = Replica::start_on(address, admin, arguments).unwrap_err();
+fn says_that_the_namespace_is_missing(admin: &Path, arguments: &[&str]) {
+    let error = Controller::start(admin, arguments).unwrap_err();
     let error = format!("{error:#}");
     let remedy = "namespace nvlink-system does not exist: kubectl create namespace nvlink-system";
     assert!(error.contains(remedy), "{error}");
@@ -31,13 +34,8 @@ fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, argumen
 
 /// The chart's account may not create the Secret. Runs the command of the error instead, which
 /// creates it empty.
-fn creates_the_secret_as_the_error_says(
-    all: &Kubectl,
-    address: SocketAddr,
-    account: &Path,
-    arguments: &[&str],
-) {
-    let error = Replica::start_on(address, account, arguments).unwrap_err();
+fn creates_the_secret_as_the_error_says(all: &Kubectl, account: &Path, arguments: &[&str]) {
+    let error = Controller::start(account, arguments).unwrap_err();
     let error = format!("{error:#}");
     assert!(error.contains("cannot create resource"), "{error}");
     let remedy = "kubectl create secret generic webhook-ca --namespace nvlink-system";
@@ -78,6 +76,42 @@ fn make_closed_class(kubectl: &Kubectl) {
     .unwrap();
 }
 
+/// Returns the kubeconfig of an account of the chart.
+fn account(control_plane: &ControlPlane, name: &str) -> PathBuf {
+    let account = format!("system:serviceaccount:nvlink-system:{name}");
+    control_plane.kubeconfig_for(&account).unwrap()
+}
+
+/// The webhook is registered only once a replica behind its Service is ready.
+fn waits_for_a_ready_replica(all: &Kubectl, account: &Path) {
+    let slice = |ready: bool| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": "nvlink-webhook-1", "namespace": "nvlink-system",
+                "labels": {"kubernetes.io/service-name": "nvlink-webhook"},
+            },
+            "endpoints": [{"addresses": ["10.1.2.3"], "conditions": {"ready": ready}}],
+        })
+    };
+    all.apply(&slice(false).to_string()).unwrap();
+    let of_chart = ["--ca-secret", "nvlink-system/webhook-ca", "--service"];
+    let of_chart = [&of_chart[..], &["nvlink-system/nvlink-webhook"]].concat();
+    let controller = Controller::start(account, &of_chart).unwrap();
+    wait_until("the controller to wait", SOON, || {
+        let log = controller.process.log();
+        Ok(log.contains("waiting until a replica").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(registered(all).unwrap()["webhooks"], Value::Null);
+    all.apply(&slice(true).to_string()).unwrap();
+    wait_until("the webhook to be registered", SOON, || {
+        let entries = registered(all)?["webhooks"].as_array().map(Vec::len);
+        Ok((entries == Some(3)).then_some(()))
+    })
+    .unwrap();
+}
+
 /// Uses each right once: the CA, the registration, the watches, an access review for a
 /// class, the conditions of a class, and the queue.
 #[test]
@@ -86,17 +120,24 @@ fn the_rights_of_the_chart_are_enough() {
     let address = port::address().unwrap();
     let url = format!("https://{address}");
     let arguments = ["--ca-secret", "nvlink-system/webhook-ca", "--url", &url];
-    says_that_the_namespace_is_missing(address, control_plane.kubeconfig(), &arguments);
+    says_that_the_namespace_is_missing(control_plane.kubeconfig(), &arguments);
     let all = control_plane.kubectl();
     all.run(&["create", "namespace", "nvlink-system"]).unwrap();
     let helm = Helm::new().unwrap();
-    for template in ["webhook/rbac.yaml", "webhook/registration.yaml"] {
+    for template in [
+        "webhook/rbac.yaml",
+        "webhook/controller-rbac.yaml",
+        "webhook/registration.yaml",
+    ] {
         all.apply(&helm.template(template, "").unwrap()).unwrap();
     }
-    let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
-    let kubeconfig = control_plane.kubeconfig_for(account).unwrap();
-    creates_the_secret_as_the_error_says(all, address, &kubeconfig, &arguments);
-    let replica = Replica::start_on(address, &kubeconfig, &arguments).unwrap();
+    let controls = account(&control_plane, "nvlink-webhook-controller");
+    creates_the_secret_as_the_error_says(all, &controls, &arguments);
+    waits_for_a_ready_replica(all, &controls);
+    let controller = Controller::start(&controls, &arguments).unwrap();
+    let serves = account(&control_plane, "nvlink-webhook");
+    let arguments = [&["--without-controller"], &arguments[..]].concat();
+    let replica = Replica::start_on(address, &serves, &arguments).unwrap();
     let team = control_plane
         .namespace("least-rights", &json!({}), &json!({}))
         .unwrap();
@@ -117,7 +158,9 @@ fn the_rights_of_the_chart_are_enough() {
     let ada = ada.in_namespace("least-rights");
     is_refused(&ada);
     queued::wait_and_leave(all, &team);
-    repairs_but_does_not_create(all, &replica);
+    repairs_but_does_not_create(all, &controller);
+    let log = replica.process.log();
+    assert!(!log.contains("forbidden"), "{log}");
     all.run(&["delete", "domainclass", "closed"]).unwrap();
 }
 
@@ -125,7 +168,7 @@ const NAME: [&str; 2] = ["mutatingwebhookconfiguration", "nvlink-domains.io"];
 
 /// The webhook restores an entry that somebody removed. A registration that somebody deleted stays
 /// deleted, as the chart's is when it is uninstalled.
-fn repairs_but_does_not_create(all: &Kubectl, replica: &Replica) {
+fn repairs_but_does_not_create(all: &Kubectl, controller: &Controller) {
     let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
     let patch = ["patch", "--type=json", "-p", first];
     all.run(&[&patch[..], &NAME].concat()).unwrap();
@@ -134,11 +177,11 @@ fn repairs_but_does_not_create(all: &Kubectl, replica: &Replica) {
         Ok((entries == Some(3)).then_some(()))
     })
     .unwrap();
-    let log = replica.process.log();
+    let log = controller.process.log();
     assert!(!log.contains("forbidden"), "{log}");
     all.run(&[&["delete"], &NAME[..]].concat()).unwrap();
     wait_until("the webhook to report it", SOON, || {
-        let log = replica.process.log();
+        let log = controller.process.log();
         anyhow::ensure!(log.contains("may not create it: install"), "{log}");
         Ok(Some(()))
     })

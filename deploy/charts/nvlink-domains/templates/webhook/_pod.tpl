@@ -1,6 +1,7 @@
 {{- define "nvlink-domains.webhookArgs" -}}
 {{- $webhook := .Values.webhook -}}
 - serve
+- --without-controller
 - {{ printf "--service=%s/nvlink-webhook" .Release.Namespace | quote }}
 {{- if $webhook.certManager.enabled }}
 - --tls-cert=/tls/tls.crt
@@ -12,11 +13,6 @@
 {{- if $webhook.clientCa.configMap }}
 - {{ print "--client-ca-file=/clients/" $webhook.clientCa.key | quote }}
 {{- end }}
-- {{ print "--exempt-namespace=" (include "nvlink-domains.exemptFlag" .) | quote }}
-{{- if .Values.policies.enabled }}
-- --check-policies
-{{- end }}
-- {{ print "--lease-namespace=" (.Release.Namespace) | quote }}
 # The kube-proxies need some seconds to learn that a replica stops; until then it serves.
 - {{ print "--drain-seconds=" ($webhook.drainSeconds) | quote }}
 {{- if $webhook.page.enabled }}
@@ -28,13 +24,99 @@
 {{- if $webhook.extender.enabled }}
 - --extender-listen=0.0.0.0:8444
 {{- end }}
+{{- include "nvlink-domains.processArgs" (list . $webhook.extraArgs) }}
+{{- end }}
+
+{{- define "nvlink-domains.controllerArgs" -}}
+{{- $webhook := .Values.webhook -}}
+- controller
+- {{ printf "--service=%s/nvlink-webhook" .Release.Namespace | quote }}
+{{- if $webhook.certManager.enabled }}
+- --ca-file=/tls/ca.crt
+{{- else }}
+- {{ printf "--ca-secret=%s/%s" .Release.Namespace $webhook.caSecret | quote }}
+{{- end }}
+- {{ print "--exempt-namespace=" (include "nvlink-domains.exemptFlag" .) | quote }}
+{{- if .Values.policies.enabled }}
+- --check-policies
+{{- end }}
+- {{ print "--lease-namespace=" (.Release.Namespace) | quote }}
+{{- include "nvlink-domains.processArgs" (list . $webhook.controller.extraArgs) }}
+{{- end }}
+
+{{/* Arguments that both processes have, and further ones. */}}
+{{- define "nvlink-domains.processArgs" -}}
+{{- $webhook := (index . 0).Values.webhook }}
 - {{ print "--rack-label=" ($webhook.rackLabel) | quote }}
 - {{ print "--zone-label=" ($webhook.zoneLabel) | quote }}
 - {{ print "--log=" ($webhook.log) | quote }}
 - {{ print "--log-format=" ($webhook.logFormat) | quote }}
-{{- range $webhook.extraArgs }}
+{{- range index . 1 }}
 - {{ . | quote }}
 {{- end }}
+{{- end }}
+
+{{/* What the pods of `serve` and `controller` have in common, before their containers: the chart and the name. */}}
+{{- define "nvlink-domains.webhookPodSpec" -}}
+{{- $root := index . 0 }}
+{{- $name := index . 1 }}
+{{- $webhook := $root.Values.webhook -}}
+serviceAccountName: {{ $name }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- include "nvlink-domains.pullSecrets" $root | nindent 0 }}
+{{- with $webhook.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- with $webhook.topologySpread }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- toYaml . | nindent 4 }}
+    matchLabelKeys: [pod-template-hash]
+    labelSelector:
+      matchLabels:
+        {{- include "nvlink-domains.selector" (list $root $name) | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- with $webhook.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $webhook.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $webhook.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What their containers have in common, but for arguments and ports. */}}
+{{- define "nvlink-domains.webhookContainer" -}}
+image: {{ include "nvlink-domains.image" (list . .Values.webhook.image) }}
+imagePullPolicy: {{ .Values.webhook.image.pullPolicy }}
+livenessProbe:
+  httpGet: {path: /livez, port: admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: 2
+  timeoutSeconds: 2
+terminationMessagePolicy: FallbackToLogsOnError
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities: {drop: [ALL]}
+  readOnlyRootFilesystem: true
 {{- end }}
 
 {{/* Name of the Secret with the web configuration of the page, if it is used. */}}
