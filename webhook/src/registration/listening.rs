@@ -22,12 +22,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Waits until a replica at `target` listens. If the API server calls the webhook already, there is
-/// nothing to wait for.
+/// Waits until a replica at `target` listens. If the API server refuses pods already while none does,
+/// there is nothing to wait for.
 pub async fn listening(client: &Client, target: &WebhookTarget) {
     let mut told = false;
     loop {
-        match is_called(client).await {
+        match is_closed(client).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => {
@@ -48,11 +48,14 @@ pub async fn listening(client: &Client, target: &WebhookTarget) {
     }
 }
 
-/// Reports whether the registration has entries.
-async fn is_called(client: &Client) -> kube::Result<bool> {
+/// Reports whether the registration has an entry that fails closed.
+async fn is_closed(client: &Client) -> kube::Result<bool> {
     let api: Api<Registration> = Api::all(client.clone());
     let found = api.get_opt(NAME).await?;
-    Ok(found.is_some_and(|found| found.webhooks.is_some_and(|all| !all.is_empty())))
+    let mut entries = found
+        .into_iter()
+        .flat_map(|found| found.webhooks.unwrap_or_default());
+    Ok(entries.any(|entry| entry.failure_policy.as_deref() == Some("Fail")))
 }
 
 async fn listens(client: &Client, target: &WebhookTarget) -> bool {

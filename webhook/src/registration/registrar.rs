@@ -86,7 +86,7 @@ impl Registrar {
         self.registered.subscribe()
     }
 
-    /// Waits until a replica listens, unless the API server calls the webhook already.
+    /// Waits until a replica listens, unless the API server refuses pods already while none does.
     pub async fn listening(&self) {
         listening(&self.client, &self.target).await;
     }

@@ -105,6 +105,20 @@ impl Running {
     }
 }
 
+/// Registers a URL for nothing: the policy on our own accounts lets the controller write only a URL that
+/// an administrator registered, and no Service is reachable here.
+fn register_url(kubectl: &Kubectl, url: &str) {
+    let registration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "nvlink-domains.io"},
+        "webhooks": [{
+            "name": "guard.nvlink-domains.io", "sideEffects": "None", "failurePolicy": "Ignore",
+            "clientConfig": {"url": format!("{url}/mutate")}, "admissionReviewVersions": ["v1"],
+        }],
+    });
+    kubectl.apply(&registration.to_string()).unwrap();
+}
+
 fn words(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
@@ -125,10 +139,16 @@ pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm, values: &
         "controller",
         "nvlink-webhook-controller",
     );
-    Running {
+    register_url(control_plane.kubectl(), &url);
+    let running = Running {
         controller: Controller::start(&controller.1, &words(&controller.0)).unwrap(),
         replica: Replica::start_on(address, &serve.1, &words(&serve.0)).unwrap(),
-    }
+    };
+    wait_until("the webhook to be registered", SOON, || {
+        Ok((registered(control_plane.kubectl()) == 3).then_some(()))
+    })
+    .unwrap();
+    running
 }
 
 pub(super) fn registered(kubectl: &Kubectl) -> usize {

@@ -188,6 +188,7 @@ fn the_pods_have_no_more_rights_than_they_need() {
     for (kind, name) in [
         ("DaemonSet", "nvlink-exporter"),
         ("Deployment", "nvlink-webhook"),
+        ("Deployment", "nvlink-webhook-controller"),
     ] {
         let pod = &find(&rendered, kind, name)["spec"]["template"]["spec"];
         assert_eq!(
@@ -205,9 +206,13 @@ fn the_pods_have_no_more_rights_than_they_need() {
             assert_eq!(mount["readOnly"], true, "{mount}");
         }
     }
-    let webhook = find(&rendered, "Deployment", "nvlink-webhook");
-    let user = &webhook["spec"]["template"]["spec"]["securityContext"];
-    assert_eq!(user["runAsNonRoot"], true);
+    for (name, ports) in [("nvlink-webhook", 2), ("nvlink-webhook-controller", 1)] {
+        let pod = &find(&rendered, "Deployment", name)["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["serviceAccountName"], name);
+        let listens = pod["containers"][0]["ports"].as_array().map(Vec::len);
+        assert_eq!(listens, Some(ports), "{name}");
+    }
 }
 
 /// A class is a hook only where the API server does not know the kind yet.
@@ -304,9 +309,9 @@ fn values_that_yaml_would_take_for_something_else_stay_text() {
 fn the_namespace_default_keeps_its_rules() {
     let helm = Helm::new().unwrap();
     let rendered = helm.run(&["template", "x", CHART], "").unwrap();
-    let webhook = documents(&rendered);
-    let webhook = find(&webhook, "Deployment", "nvlink-webhook");
-    let arguments = &webhook["spec"]["template"]["spec"]["containers"][0]["args"];
+    let controller = documents(&rendered);
+    let controller = find(&controller, "Deployment", "nvlink-webhook-controller");
+    let arguments = &controller["spec"]["template"]["spec"]["containers"][0]["args"];
     let exempt = "--exempt-namespace=nvlink-exporter";
     assert!(
         arguments

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_tests::{ControlPlane, Exporter, Helm, Kubelet, Node, node, wait_until};
+use nvlink_tests::{ControlPlane, Exporter, Helm, Kubectl, Kubelet, Node, node, wait_until};
 use serde_json::{Value, json};
 
 use super::{
@@ -102,6 +102,30 @@ fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     .unwrap();
 }
 
+/// Empties the Secret of the CA: the controller makes another CA and registers it, and the webhook, which
+/// looks whether the API server trusts it, then uses a certificate of it.
+fn renew_the_authority(kubectl: &Kubectl, webhook: &Running) {
+    let system = kubectl.in_namespace("nvlink-system");
+    let empty = [
+        "patch",
+        "secret",
+        "webhook-ca",
+        "--type=merge",
+        "-p",
+        r#"{"data": null}"#,
+    ];
+    system.run(&empty).unwrap();
+    wait_until("a certificate of the new CA", SOON, || {
+        let log = webhook.replica.process.log();
+        Ok(log.contains("certificate renewed").then_some(()))
+    })
+    .unwrap();
+    let mut pod = gpu_pod("renewed", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "rights"});
+    let placed = dry_run(kubectl, &pod).unwrap();
+    assert!(decision(&placed).is_some(), "{placed:#}");
+}
+
 /// Lets an exporter on `n1` publish with allocations, and removes what it published.
 fn exercise_exporter(control_plane: &ControlPlane) {
     let kubectl = control_plane.kubectl();
@@ -147,6 +171,7 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
     let kubectl = control_plane.kubectl();
     let webhook = start_webhook(control_plane, &installed.helm, VALUES);
     exercise_webhook(control_plane, &webhook);
+    renew_the_authority(kubectl, &webhook);
     exercise_exporter(control_plane);
     // While both still have their rights.
     let requests = control_plane.requests().unwrap();

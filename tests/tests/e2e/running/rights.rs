@@ -124,6 +124,9 @@ fn the_rights_of_the_chart_are_enough() {
     let all = control_plane.kubectl();
     all.run(&["create", "namespace", "nvlink-system"]).unwrap();
     let helm = Helm::new().unwrap();
+    // Of other tests on this control plane.
+    all.run(&[&["delete", "--ignore-not-found"], &NAME[..]].concat())
+        .unwrap();
     for template in [
         "webhook/rbac.yaml",
         "webhook/controller-rbac.yaml",
