@@ -99,10 +99,8 @@ fn named(said: &str) -> Vec<String> {
     all
 }
 
-#[test]
-fn check_reports_the_differences() {
-    let (cluster, _turn) = control_plane();
-    let (kubectl, all) = (cluster.kubectl(), NAMES.len());
+/// Removes the policies that other tests left.
+fn remove(kubectl: &Kubectl) {
     for name in NAMES {
         for kind in KINDS {
             let name = format!("{name}.nvlink-domains.io");
@@ -110,6 +108,13 @@ fn check_reports_the_differences() {
             kubectl.run(&delete).unwrap();
         }
     }
+}
+
+#[test]
+fn check_reports_the_differences() {
+    let (cluster, _turn) = control_plane();
+    let (kubectl, all) = (cluster.kubectl(), NAMES.len());
+    remove(kubectl);
     let (status, said) = check(cluster, &[]);
     assert_eq!((status, named(&said).len()), (Some(1), 2 * all), "{said}");
     // Names and remedies, and no CEL.

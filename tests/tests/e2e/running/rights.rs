@@ -134,11 +134,11 @@ fn the_rights_of_the_chart_are_enough() {
     ] {
         all.apply(&helm.template(template, "").unwrap()).unwrap();
     }
-    let controls = account(&control_plane, "nvlink-webhook-controller");
+    let controls = account(control_plane, "nvlink-webhook-controller");
     creates_the_secret_as_the_error_says(all, &controls, &arguments);
     waits_for_a_ready_replica(all, &controls);
     let controller = Controller::start(&controls, &arguments).unwrap();
-    let serves = account(&control_plane, "nvlink-webhook");
+    let serves = account(control_plane, "nvlink-webhook");
     let arguments = [&["--without-controller"], &arguments[..]].concat();
     let replica = Replica::start_on(address, &serves, &arguments).unwrap();
     let team = control_plane
