@@ -3,3 +3,4 @@
 pub mod clients;
 pub mod files;
 pub mod pki;
+pub mod registered;

@@ -11,7 +11,6 @@ use k8s_openapi::{
 use nvlink_topology::{GROUP, labels};
 
 pub mod listening;
-pub mod registered;
 pub mod registrar;
 
 use nvlink_admission::policies;
@@ -20,18 +19,6 @@ use crate::admission::server::PATH;
 
 /// The name of the configuration.
 pub const NAME: &str = nvlink_api::REGISTRATION;
-
-/// Returns the CAs of each entry, PEM.
-fn bundles(registration: &MutatingWebhookConfiguration) -> Vec<String> {
-    let entries = registration.webhooks.iter().flatten();
-    let bundle = |entry: &MutatingWebhook| {
-        let bundle = entry.client_config.ca_bundle.as_ref();
-        bundle.map_or_else(String::new, |text| {
-            String::from_utf8_lossy(&text.0).into_owned()
-        })
-    };
-    entries.map(bundle).collect()
-}
 
 /// The address at which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,11 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::clients::{Clients, server};
-use crate::{certificate::pki, health::Readiness, registration::registered::Registered};
+use super::{
+    clients::{Clients, server},
+    registered::Registered,
+};
+use crate::{certificate::pki, health::Readiness};
 
 /// Time for the API server to load a changed configuration before it is presented
 /// with a certificate of the new CA.

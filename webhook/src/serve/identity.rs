@@ -14,9 +14,10 @@ use crate::{
         clients::Clients,
         files::{Certificate, Files},
         pki::{keeper::Upkeep, own::OwnCertificate},
+        registered::Registered,
     },
     health::Readiness,
-    registration::{WebhookTarget, registered::Registered, registrar::Registrar},
+    registration::{WebhookTarget, registrar::Registrar},
 };
 
 /// The name of the part that renews the certificate.

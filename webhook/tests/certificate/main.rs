@@ -18,9 +18,9 @@ use axum::{Router, routing::get};
 use axum_server::Handle;
 use nvlink_webhook::{
     certificate::files::{Certificate, Files},
+    certificate::registered::Registered,
     health::Readiness,
     metrics::Metrics,
-    registration::registered::Registered,
 };
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::CertificateDer};
 use tokio::sync::watch;

@@ -18,9 +18,9 @@ use nvlink_webhook::{
         keeper::{Keeper, Upkeep},
         own::OwnCertificate,
     },
+    certificate::registered::Registered,
     health::Readiness,
     metrics::Metrics,
-    registration::registered::Registered,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};

@@ -17,9 +17,9 @@ use crate::{
     certificate::{
         clients::{Clients, server},
         files::SETTLE,
+        registered::Registered,
     },
     health::Readiness,
-    registration::registered::Registered,
 };
 
 /// A certificate of the webhook's own CA, which is renewed in time.

@@ -8,9 +8,9 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
 use tokio::time::Instant;
 
-use crate::{
-    certificate::pki::{self, certificates},
-    registration::bundles,
+use crate::certificate::{
+    pki::{self, certificates},
+    registered::bundles,
 };
 
 /// For how long a CA stays that is not this replica's. Kubelets update a Secret volume within about

@@ -1,12 +1,14 @@
 //! Whether the API server trusts a CA: before that, no certificate of it may be used.
 
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhook, MutatingWebhookConfiguration as Registration,
+};
 use kube::{Api, Client};
+use nvlink_api::REGISTRATION;
 use nvlink_runtime::client;
 use tokio::sync::watch;
 
-use super::{NAME, bundles};
-use crate::certificate::pki::certificates;
+use super::pki::certificates;
 
 /// Who writes the registration.
 #[derive(Clone)]
@@ -29,7 +31,7 @@ impl Registered {
                 }
                 Err(error) => {
                     let reason = client::reason(&error);
-                    tracing::warn!(name = NAME, reason, "cannot read the registration");
+                    tracing::warn!(name = REGISTRATION, reason, "cannot read the registration");
                     false
                 }
             },
@@ -40,8 +42,20 @@ impl Registered {
 /// Returns the CAs of each entry.
 async fn read(client: &Client) -> kube::Result<Vec<String>> {
     let api: Api<Registration> = Api::all(client.clone());
-    let found = api.get_opt(NAME).await?;
+    let found = api.get_opt(REGISTRATION).await?;
     Ok(found.as_ref().map(bundles).unwrap_or_default())
+}
+
+/// Returns the CAs of each entry, PEM.
+pub(crate) fn bundles(registration: &Registration) -> Vec<String> {
+    let entries = registration.webhooks.iter().flatten();
+    let bundle = |entry: &MutatingWebhook| {
+        let bundle = entry.client_config.ca_bundle.as_ref();
+        bundle.map_or_else(String::new, |text| {
+            String::from_utf8_lossy(&text.0).into_owned()
+        })
+    };
+    entries.map(bundle).collect()
 }
 
 fn covers(known: &str, bundle: &str) -> bool {
