@@ -1,8 +1,10 @@
 //! Writes against an API server that fails.
 
 use std::{
+    cell::RefCell,
+    io,
     sync::{
-        Mutex,
+        Mutex, Once,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -272,16 +274,35 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
 }
 
-/// Returns the lines that are logged while the release of `pod` ends.
+thread_local! {
+    /// What the test of this thread has logged.
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        LOG.with_borrow_mut(|log| log.write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns the lines that are logged while the release of `pod` ends. The subscriber is that of all
+/// threads: with one of this thread alone, what another one registers first is never logged.
 async fn logged(answers: Answers, pod: Value) -> Vec<String> {
-    let (mut log, writer) = std::io::pipe().unwrap();
-    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer));
-    let guard = tracing::subscriber::set_default(subscriber.with_ansi(false).finish());
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_writer(|| Log);
+        tracing::subscriber::set_global_default(subscriber.with_ansi(false).finish()).unwrap();
+    });
+    LOG.take();
     let (outcome, _) = Api::new(answers).release(pod).await;
-    drop(guard);
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut log, &mut text).unwrap();
+    let text = String::from_utf8(LOG.take()).unwrap();
     let lines = text.lines().filter(|line| line.contains("is not answered"));
     lines.map(str::to_owned).collect()
 }
