@@ -9,7 +9,7 @@
 //! - [`kinds`]: the kinds that are followed, and what is read of each;
 //! - [`mirror`]: the GPUs of nodes and the pods on them, as the process sees them now;
 //! - [`watches`]: keep the view that decisions use;
-//! - `exclusive`, `isolated`, `steady`, `strays`: what is wrong with the nodes of a class, and
+//! - `exclusive`, `isolated`, `plain`, `steady`, `strays`: what is wrong with the nodes of a class, and
 //!   [`seen`], what the queue sees of that;
 //! - [`status`]: writes that into the conditions of classes, while this process leads.
 
@@ -21,6 +21,7 @@ mod isolated;
 pub mod kinds;
 pub mod metrics;
 pub mod mirror;
+mod plain;
 pub mod seen;
 pub mod status;
 mod steady;

@@ -33,6 +33,7 @@ use tokio::{
 use super::{
     exclusive::{EXCLUSIVE, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
+    plain::{REQUESTS_KNOWN, requests_known},
     seen::Seen,
     steady::{STEADY, steady},
     strays::{FEW, Search},
@@ -337,6 +338,14 @@ impl Writer {
             ),
             None => before(STEADY),
         });
+        conditions.extend(match &*seen {
+            Some(seen) => requests_known(
+                class,
+                seen.others.get(&name).map_or(&[], |others| others),
+                now(),
+            ),
+            None => before(REQUESTS_KNOWN),
+        });
         conditions
     }
 
@@ -346,7 +355,9 @@ impl Writer {
         let present = class.status.iter().flat_map(|status| &status.conditions);
         let present: Vec<_> = present.collect();
         let wanted = |one: &&Condition| conditions.iter().any(|wanted| wanted.type_ == one.type_);
-        let own = |one: &&&Condition| [ISOLATED, EXCLUSIVE, STEADY].contains(&&*one.type_);
+        let own = |one: &&&Condition| {
+            [ISOLATED, EXCLUSIVE, STEADY, REQUESTS_KNOWN].contains(&&*one.type_)
+        };
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
         if !superfluous && conditions.iter().all(|one| present.contains(&one)) {
             return Ok(());

@@ -142,6 +142,12 @@ impl Devices {
         named || classes.any(|class| class.resource.as_deref() == Some(resource))
     }
 
+    /// Returns the names of the DeviceClasses of GPUs, with the extended resources that they serve.
+    pub fn extended(&self) -> impl Iterator<Item = (&str, &str)> {
+        let gpus = self.classes.iter().filter(|(_, class)| class.gpus);
+        gpus.filter_map(|(name, class)| Some((name.as_str(), class.resource.as_deref()?)))
+    }
+
     /// Returns a claim that is allocated or the queue's.
     #[must_use]
     pub fn claim(&self, id: &Name) -> Option<&Claim> {

@@ -140,14 +140,20 @@ pub struct User {
 pub struct DeviceClass {
     /// The extended resource that the scheduler serves by claims of this class.
     pub(super) resource: Option<String>,
+    /// It may be for GPUs, as far as its expressions tell.
+    pub(super) gpus: bool,
 }
 
 impl DeviceClass {
     /// Reads a DeviceClass by its `spec`.
     #[must_use]
     pub fn of(spec: &DeviceClassSpec) -> Self {
+        let selectors = spec.selectors.iter().flatten();
+        let mut expressions = selectors.filter_map(|one| Some(&one.cel.as_ref()?.expression));
         Self {
             resource: spec.extended_resource_name.clone(),
+            gpus: spec.selectors.iter().flatten().count() == 0
+                || expressions.any(|expression| expression.contains(GPU_DRIVER)),
         }
     }
 }

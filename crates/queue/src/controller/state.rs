@@ -127,11 +127,12 @@ impl State {
         }
     }
 
-    /// Returns the nodes that the queue cannot use as they are.
+    /// Returns what the status of classes shows of the queue.
     pub(super) fn seen(&self) -> Seen {
         Seen {
             shared: self.feed.shared_gpus(),
             unsteady: self.feed.unsteady(),
+            others: self.feed.others(),
         }
     }
 

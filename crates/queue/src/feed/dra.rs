@@ -1,13 +1,14 @@
 //! What DRA lists and allocates, as far as the queue asks.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
 use nvlink_api::{
     class::Class,
-    crd::{GPU_DRIVER, domain_class::Mapping},
+    crd::{GPU, GPU_DRIVER, domain_class::Mapping},
+    pod::GPU_RESOURCES,
 };
 use nvlink_cluster::{
     gpus::{Claim, DeviceClass, Gpus, Slice, id},
@@ -99,6 +100,29 @@ impl Feed {
         let claiming = classes.filter(|class| class.mapping == Mapping::Claim);
         let of_class = |class: &Arc<Class>| (class.name.clone(), self.of_class(class, &nodes));
         claiming.map(of_class).collect()
+    }
+
+    /// Returns, for each class that queues, the DeviceClasses that give GPUs for a name that admission
+    /// does not know, with that name; nothing if there are none.
+    #[must_use]
+    pub fn others(&self) -> BTreeMap<String, Vec<String>> {
+        let classes = self.classes.values();
+        let classes: Vec<_> = classes.filter_map(|known| known.as_ref().ok()).collect();
+        let is_known = |resource: &str| {
+            let mut slices = GPU_RESOURCES.iter();
+            resource == GPU
+                || slices.any(|prefix| resource.starts_with(prefix))
+                || classes.iter().any(|class| class.resource == resource)
+        };
+        let all = self.gpus.devices().extended();
+        let others = all.filter(|(_, resource)| !is_known(resource));
+        let others: Vec<String> = others
+            .map(|(name, resource)| format!("{name} ({resource})"))
+            .collect();
+        let queues = classes.iter().filter(|class| class.queue.is_some());
+        let queues = queues.filter(|_| !others.is_empty());
+        let of_class = |class: &&Arc<Class>| (class.name.clone(), others.clone());
+        queues.map(of_class).collect()
     }
 
     /// Returns the names of those nodes that are of a class.

@@ -355,12 +355,30 @@ fn reason(cluster: &Cluster, pod: &str) -> String {
     word.unwrap_or_default().to_owned()
 }
 
-/// Lets the scheduler serve requests for `nvidia.com/gpu` by claims.
-fn serve_plain_requests(cluster: &Cluster) {
-    let name = json!({"spec": {"extendedResourceName": "nvidia.com/gpu"}}).to_string();
+/// Lets the scheduler serve requests for a resource by claims.
+fn serve_requests(cluster: &Cluster, resource: &str) {
+    let name = json!({"spec": {"extendedResourceName": resource}}).to_string();
     let patch = ["patch", "deviceclass", "gpu.nvidia.com", "--type=merge"];
     let all = cluster.plane.kubectl();
     all.run(&[&patch[..], &["-p", &name]].concat()).unwrap();
+}
+
+/// Waits until the condition `RequestsKnown` of the class names these DeviceClasses, or is absent.
+fn wait_for_unknown_requests(cluster: &Cluster, named: Option<&str>) {
+    wait_until("the condition RequestsKnown", SOON, || {
+        let class = cluster.plane.kubectl().get(&["domainclass", "plain"])?;
+        let conditions = class["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let known = conditions.find(|one| one["type"] == "RequestsKnown");
+        let said = known.map(|known| known["message"].to_string());
+        let right = match named {
+            Some(named) => said.is_some_and(|said| said.contains(named)),
+            None => said.is_none(),
+        };
+        anyhow::ensure!(right, "{class:#}");
+        Ok(Some(()))
+    })
+    .unwrap();
 }
 
 #[test]
@@ -384,7 +402,11 @@ fn a_class_without_claims_waits_until_something_serves_its_requests() {
         Ok((reason(&cluster, "plain") == "Impossible").then_some(()))
     })
     .unwrap();
-    serve_plain_requests(&cluster);
+    // Admission does not know that this name stands for GPUs.
+    serve_requests(&cluster, "example.com/gpu");
+    wait_for_unknown_requests(&cluster, Some("gpu.nvidia.com (example.com/gpu)"));
+    serve_requests(&cluster, "nvidia.com/gpu");
+    wait_for_unknown_requests(&cluster, None);
     let pod = cluster.bound("plain");
     assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
 }
@@ -446,7 +468,7 @@ fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
         return;
     }
     let cluster = Cluster::claiming(&[MESH], json!({}));
-    serve_plain_requests(&cluster);
+    serve_requests(&cluster, "nvidia.com/gpu");
     let others = cluster
         .plane
         .namespace("others", &json!({}), &json!({}))

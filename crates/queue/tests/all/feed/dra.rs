@@ -361,3 +361,32 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
         assert_eq!(found, without, "{message}");
     }
 }
+
+#[test]
+fn a_device_class_of_gpus_with_a_name_that_admission_does_not_know_is_named() {
+    let mut queue = Queue::new();
+    let mut set = |name: &str, resource: &str, selectors: Value| {
+        let spec = json!({"extendedResourceName": resource, "selectors": selectors});
+        let class = DeviceClass::of(&read(spec));
+        queue.feed.device_class(name, Some(class));
+        queue.feed.others()
+    };
+    let of =
+        |driver: &str| json!([{"cel": {"expression": format!("device.driver == '{driver}'")}}]);
+    // Names that admission knows, and devices that are no GPUs.
+    for (name, resource, selectors) in [
+        ("gpu.nvidia.com", "nvidia.com/gpu", of(DRIVER)),
+        ("mig.nvidia.com", "nvidia.com/mig-1g.10gb", of(DRIVER)),
+        ("nics", "example.com/nic", of("dra.net")),
+    ] {
+        assert!(set(name, resource, selectors).is_empty(), "{name}");
+    }
+    let others = set("fast", "example.com/gpu", of(DRIVER));
+    assert_eq!(others["line"], ["fast (example.com/gpu)"]);
+    // Without a selector, it is for all devices.
+    let others = set("all", "example.com/device", json!([]));
+    assert_eq!(others["line"].len(), 2);
+    queue.feed.device_class("all", None);
+    queue.feed.device_class("fast", None);
+    assert!(queue.feed.others().is_empty());
+}
