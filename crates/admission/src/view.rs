@@ -140,6 +140,15 @@ impl View {
         &self.restricted
     }
 
+    /// Returns the classes that queue and can be used, in order.
+    pub fn queueing(&self) -> impl Iterator<Item = &Arc<Class>> {
+        let usable = self
+            .classes
+            .values()
+            .filter_map(|entry| entry.class.as_ref().ok());
+        usable.filter(|class| class.queue.is_some())
+    }
+
     /// Returns where the right to the class `name`, which need not exist, must be granted.
     #[must_use]
     pub fn granted_in(&self, name: &str) -> GrantedIn {

@@ -55,6 +55,9 @@ impl Again {
         let kube::Error::Api(status) = error else {
             return Some(unanswered);
         };
+        if is_too_large(status) {
+            return None;
+        }
         let details = status.details.as_ref();
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
         let wait = Duration::from_secs(seconds.into()).min(LONGEST);
@@ -64,6 +67,12 @@ impl Again {
             ..unanswered
         })
     }
+}
+
+/// Reports whether the object is larger than the API server stores. etcd's words come as the API
+/// server's own failure (etcd, `api/v3rpc/rpctypes`, `ErrGRPCRequestTooLarge`).
+fn is_too_large(status: &kube::core::Status) -> bool {
+    status.code == 413 || status.message.contains("request is too large")
 }
 
 /// The attempts of one write so far.

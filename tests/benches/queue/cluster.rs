@@ -10,7 +10,7 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use nvlink_tests::{
-    ControlPlane, Node, Webhook, node,
+    ControlPlane, Node, Webhook, node, port,
     programs::{self, EXPORTER},
     wait_until,
     webhook::install_crds,
@@ -37,6 +37,8 @@ const LEASE: &str = "nvlink-webhook";
 pub(crate) struct Cluster {
     pub(crate) plane: ControlPlane,
     pub(crate) webhook: Webhook,
+    /// The address of the page.
+    pub(crate) page: String,
     pub(crate) runtime: Runtime,
     pub(crate) nodes: usize,
     client: Client,
@@ -60,10 +62,12 @@ impl Cluster {
         node::create(plane.kubectl(), &objects.collect::<Vec<_>>())?;
         let runtime = Runtime::new()?;
         let client = runtime.block_on(plane.client())?;
-        let webhook = Webhook::start(plane.kubeconfig())?;
+        let page = port::address()?.to_string();
+        let webhook = Webhook::start_with(plane.kubeconfig(), &["--web.listen-address", &page])?;
         let this = Self {
             plane,
             webhook,
+            page,
             runtime,
             nodes,
             client,
@@ -185,12 +189,16 @@ impl Cluster {
 
     /// Returns the memory of the webhook now and at most so far, in MiB.
     pub(crate) fn memory(&self) -> Result<[f64; 2]> {
-        let process = self.webhook.replica.process.id();
-        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-        Ok(["VmRSS:", "VmHWM:"].map(|name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-            number.map_or(f64::NAN, |kib| kib / MIB)
-        }))
+        memory(self.webhook.replica.process.id())
     }
+}
+
+/// Returns the memory of a process now and at most so far, in MiB.
+pub(crate) fn memory(process: u32) -> Result<[f64; 2]> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    Ok(["VmRSS:", "VmHWM:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        number.map_or(f64::NAN, |kib| kib / MIB)
+    }))
 }

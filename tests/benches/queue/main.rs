@@ -4,7 +4,8 @@
 //!   this program sends, without and with the webhook's admission.
 //! - The time from the end of a job to the release of the next one, with a short and a long queue.
 //! - How late a pod is rejected after `queueTimeout`.
-//! - The memory of the leader with a long queue.
+//! - The memory of the leader with a long queue, its writes in a minute, and what the page and
+//!   `kubectl nvlink status` take.
 //!
 //! `PODS=100 ROUNDS=1 SAMPLES=20 TIMEOUTS=20 QUEUE_PODS=500` makes it shorter, and
 //! `QUEUE_PODS=50000` longer. Nodes have no kubelet, and pods of the first part no scheduler.
@@ -14,6 +15,7 @@ mod cluster;
 mod freed;
 mod late;
 mod memory;
+mod people;
 mod pods;
 mod seen;
 
@@ -32,6 +34,7 @@ fn main() -> Result<()> {
     jobs.measure(samples, "few jobs wait")?;
     late::measure(&cluster, timeouts)?;
     memory::measure(&cluster, waiting)?;
+    people::measure(&cluster, waiting)?;
     jobs.measure(samples, &format!("{waiting} more jobs wait"))
 }
 

@@ -12,6 +12,7 @@ mod domains;
 mod gangs;
 mod idle;
 mod jobs;
+mod large;
 mod leaders;
 pub(crate) mod placed;
 mod resources;

@@ -64,6 +64,15 @@ pub fn choose(facts: &Facts<'_>, grants: &Grants, view: &View) -> Result<Choice,
         reached: &reached,
     };
     let choice = chooser.choice()?;
+    let taken = match &choice {
+        Choice::Take(chosen) => Some(&*chosen.class),
+        _ => None,
+    };
+    if !matches!(choice, Choice::Ask(_))
+        && let Some(class) = guard::past_queue::check(case, taken, grants)?
+    {
+        return Ok(Choice::Ask(class));
+    }
     let Choice::Leave(mut warnings) = choice else {
         return Ok(choice);
     };

@@ -80,6 +80,26 @@ pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> Str
     )
 }
 
+/// Explains why `subject` may not start a pod past the queue of `class`: the pod names its node, or no
+/// class.
+pub(super) fn past_queue(subject: &Subject, class: &Class, by_node: bool) -> String {
+    let name = &class.name;
+    let (how, remedy) = match by_node {
+        true => (
+            "names its node".to_owned(),
+            "remove nodeName; to choose among the nodes of the class, use nodeSelector or node affinity".to_owned(),
+        ),
+        false => (
+            format!("targets nodes of class {name:?} without naming the class"),
+            format!("name it in annotation {}: {name}", labels::CLASS),
+        ),
+    };
+    format!(
+        "the pod {how}, so it would start past the queue of class {name:?}, perhaps on GPUs that the queue has given to another pod, and outside the quota of its project: {remedy}. Only users and service accounts with the verb {USE:?} on all {RESOURCE}.{GROUP} may do so, and {:?} is none",
+        subject.user.username
+    )
+}
+
 /// Returns the refusal for a right that could not be checked.
 pub(super) fn unknown(name: &str, reason: &str) -> Refusal {
     let what = match name {

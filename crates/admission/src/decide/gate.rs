@@ -1,8 +1,9 @@
 //! The scheduling gate of pods that wait in the queue.
 //!
-//! Kubernetes accepts new gates only in new pods, and refuses a gated pod that names its node. A
-//! pod that waits for somebody else's gate, or that another scheduler places, gets no gate: two
-//! queues that wait for each other would hold it forever.
+//! Kubernetes accepts new gates only in new pods, and refuses a gated pod that names its node. Nothing
+//! that the author of a pod writes exempts it: a class whose pods wait elsewhere has another integration,
+//! and no queue. Beside the gate of somebody else stands ours, and the queue plans the pod once the other
+//! one is gone.
 
 use json_patch::jsonptr::Pointer;
 use nvlink_api::{
@@ -13,7 +14,7 @@ use nvlink_api::{
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Chosen, handover, refusal::Refusal};
+use super::{Chosen, guard::size, handover, refusal::Refusal};
 
 /// The path of a pod's gates.
 pub const PATH: &Pointer = Pointer::from_static("/spec/schedulingGates");
@@ -39,15 +40,6 @@ impl Gating {
         // queue releases the pod from its own gate.
         if is_queued(pod) {
             return Self::Queued;
-        }
-        if let Some(scheduler) = handover::placer(pod) {
-            return Self::Elsewhere(format!("{scheduler} places it"));
-        }
-        if let Some(gate) = gates(pod).next() {
-            let gate: String = gate.chars().take(63).collect();
-            return Self::Elsewhere(format!(
-                "it has the scheduling gate {gate:?} of another queue"
-            ));
         }
         match pod::text(pod, &["spec", "nodeName"]) {
             "" => Self::Queued,
@@ -88,6 +80,7 @@ pub(super) fn gate(editor: &mut Editor, chosen: &Chosen) -> Result<Vec<String>, 
         let gate = json!({"name": labels::QUEUE_GATE});
         editor.append(PATH, gate)?;
     }
+    size::check_room(editor.document())?;
     Ok(warnings(editor.document(), chosen))
 }
 
@@ -114,6 +107,18 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
     let mut lines = vec![format!(
         "the pod waits in the queue{longest} until its GPUs are free; {how} shows its position and expected start"
     )];
+    if let Some(gate) = gates(pod).find(|gate| *gate != labels::QUEUE_GATE) {
+        let gate: String = gate.chars().take(63).collect();
+        lines.push(format!(
+            "the queue looks for its GPUs once the scheduling gate {gate:?} is gone"
+        ));
+    }
+    if let Some(scheduler) = handover::placer(pod) {
+        lines.push(format!(
+            "the pod is one of {scheduler}, but class {:?} queues and does not leave its pods to {scheduler}: the pod waits in both queues",
+            class.name
+        ));
+    }
     if gitlab && timeout.is_some_and(|timeout| timeout >= GITLAB_GIVES_UP) {
         lines.push(format!(
             "GitLab Runner fails the job after its poll_timeout, 180s unless raised, but class {:?} lets pods wait{longest}",

@@ -3,7 +3,7 @@
 //! There are two kinds of rules. Some require a right: a pod that targets the nodes of a
 //! restricted class without naming the class needs the same right as a pod that names it
 //! (`reach`), and so does a pod whose author adds a toleration of the taint of any class
-//! (`by_hand`). The other rules apply to everybody: pods must not bypass the device plugin to get
+//! (`by_hand`). GPU pods must not get past the queue of a class (`past_queue`). The other rules apply to everybody: pods must not bypass the device plugin to get
 //! GPUs (`devices`), and only the webhook may write its labels and annotations (`reserved`,
 //! [`update`]).
 //!
@@ -29,10 +29,11 @@ mod by_hand;
 pub(crate) mod daemon;
 mod devices;
 mod held;
+pub(super) mod past_queue;
 mod pinned;
 mod reach;
 mod reserved;
-mod size;
+pub(super) mod size;
 mod update;
 
 pub use devices::{

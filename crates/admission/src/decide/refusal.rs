@@ -31,6 +31,8 @@ pub enum Rule {
     NodeName,
     /// The pod selects the nodes of a class that it may not use.
     NodeSelector,
+    /// The pod would use the GPUs of a class that queues without waiting there.
+    PastQueue,
     /// A container selects the GPUs that it sees.
     VisibleDevices,
     /// The runtime of GPU containers, without a request for a GPU.

@@ -125,7 +125,7 @@ struct Real {
 }
 
 /// The ways around the rules. Each of them has a case that is refused.
-pub const WAYS: [&str; 36] = [
+pub const WAYS: [&str; 37] = [
     "tolerates the taint exactly",
     "tolerates with Exists and an empty key",
     "tolerates without an effect",
@@ -138,6 +138,7 @@ pub const WAYS: [&str; 36] = [
     "removes our gate",
     "adds our gate",
     "claims of the queue",
+    "past the queue",
     "forged state of the queue",
     "changes labels",
     "changes annotations",

@@ -274,6 +274,24 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
 }
 
+/// etcd's refusal comes as a failure of the API server, but trying again does not help.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_too_large_is_refused_at_once() {
+    let answers: Answers = |_, _| {
+        failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "etcdserver: request is too large",
+        )
+    };
+    let api = Api::new(answers);
+    let (outcome, _) = api.clone().release(pod("1")).await;
+    let Outcome::Refused(reason) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(reason.contains("too large"), "{reason}");
+    assert_eq!(api.count.load(Ordering::Relaxed), 1);
+}
+
 thread_local! {
     /// What the test of this thread has logged.
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
