@@ -17,6 +17,7 @@ mod objects;
 mod outcomes;
 mod shown;
 mod steady;
+mod successors;
 mod unclaimed;
 mod writing;
 
@@ -38,6 +39,7 @@ use self::{
     node::Node,
     objects::Incomplete,
     steady::Graphs,
+    successors::{Line, Successors},
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, placement::id, read};
 
@@ -78,6 +80,8 @@ pub struct Feed {
     seats: HashMap<Name, Vec<Seat>>,
     /// The members that gangs have lost, and when the last one was.
     vacated: HashMap<Name, Vacated>,
+    /// The turns of pods that the queue had to fail, for their successors.
+    successors: Successors,
     demands: Demands,
     /// What keeps jobs from starting, besides GPUs.
     obstacles: HashMap<Name, Obstacle>,
@@ -195,6 +199,7 @@ impl Feed {
     /// Sets a pod. An older version than the known one has no effect.
     pub fn pod(&mut self, mut pod: Value) {
         let concerns = concerns(&pod);
+        let (line, lost) = (Line::of(&pod), successors::lost_its_turn(&pod));
         let (mut entry, demand) = Entry::new(&mut pod);
         let name = nvlink_api::pod::at(&pod, &["metadata", "name"]);
         let id = id(
@@ -228,6 +233,7 @@ impl Feed {
                 self.leave(&id);
             }
         }
+        entry.turn = self.turn(&id, &entry, line, lost);
         entry.demand = demand.map(|demand| self.demand(demand));
         self.read(&mut entry, &pod);
         self.join(id, entry);

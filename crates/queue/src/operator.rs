@@ -85,7 +85,7 @@ const JOBSET: &str = "jobset.sigs.k8s.io";
 const KUBEFLOW: &str = "training.kubeflow.org";
 const RAY: &str = "ray.io";
 /// The index of a pod in an Indexed Job, as a label since Kubernetes 1.28 and as an annotation.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+pub(crate) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// The index of a pod in a StatefulSet, since Kubernetes 1.28.
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 

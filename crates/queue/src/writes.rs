@@ -13,7 +13,7 @@ use nvlink_api::{
     pod,
 };
 use nvlink_topology::labels;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Life, Placement, claim::Named, metrics::Written, notice::TEMPORARY, prune::prune};
 
@@ -26,6 +26,12 @@ pub(crate) const NODE_LOST: &str = "QueueNodeLost";
 pub(crate) const CLASS_GONE: &str = "QueueClassGone";
 /// The reason in the status of a released pod that the scheduler does not bind to its node.
 pub(crate) const REFUSED: &str = "QueueNodeRefuses";
+
+/// Of these pods it was the turn, and they did nothing wrong: their successors keep the turn, and a Job
+/// can leave them out of its `backoffLimit` (`podFailurePolicy`, `onPodConditions`).
+pub(crate) const DISRUPTED: [&str; 3] = [NODE_LOST, CLASS_GONE, REFUSED];
+/// The condition by which Kubernetes tells such pods from those that failed by themselves.
+const DISRUPTION: &str = "DisruptionTarget";
 
 /// What our labels and annotations begin with.
 const OURS: &str = "nvlink-domains.io/";
@@ -140,6 +146,9 @@ impl Write {
                 for (key, value) in status {
                     editor.insert(Pointer::from_static("/status"), key, value.into())?;
                 }
+                if DISRUPTED.contains(reason) {
+                    disrupt(&mut editor, reason, message)?;
+                }
             }
         }
         Ok(PodPatch {
@@ -177,6 +186,19 @@ fn place(editor: &mut Editor, placement: &Placement, term: i32) -> Result<(), Un
     sign(editor, term)
 }
 
+/// Says that the pod did not fail by itself, unless somebody has said so.
+fn disrupt(editor: &mut Editor, reason: &str, message: &str) -> Result<(), Unwritable> {
+    let is_told = pod::list(editor.document(), &["status", "conditions"])
+        .any(|one| pod::text(one, &["type"]) == DISRUPTION);
+    if is_told {
+        return Ok(());
+    }
+    let condition = json!({
+        "type": DISRUPTION, "status": "True", "reason": reason, "message": message,
+    });
+    Ok(editor.append(Pointer::from_static("/status/conditions"), condition)?)
+}
+
 /// Names the leader's term.
 fn sign(editor: &mut Editor, term: i32) -> Result<(), Unwritable> {
     let term = term.to_string().into();
@@ -194,8 +216,6 @@ fn tell(editor: &mut Editor, placement: &Placement) -> Result<(), Unwritable> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn pod() -> Value {
@@ -295,6 +315,15 @@ mod tests {
             let message = "node n1 does not exist any more".to_owned();
             let patch = Write::Reject { reason, message }.patch(&pod, 3);
             assert_eq!(patch.is_ok(), allowed, "{patch:?}");
+            let Ok(patch) = patch else { continue };
+            let mut failed = pod.clone();
+            json_patch::patch(&mut failed, &patch.operations).unwrap();
+            let condition = &failed["status"]["conditions"][0];
+            assert_eq!(condition["type"], "DisruptionTarget");
+            assert_eq!(
+                (&condition["status"], &condition["reason"]),
+                (&json!("True"), &json!(reason))
+            );
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Entry {
     /// The same, or what a leader wrote down instead when the clock had been set.
     created: Option<Millis>,
     pub(super) since: Option<Millis>,
+    /// Since when its predecessor had waited, whose turn it takes.
+    pub(super) turn: Option<Millis>,
     /// Where the queue put it, by its annotation.
     pub(super) placement: Option<Placement>,
     /// What it says of the claim by which it gets its GPUs.
@@ -162,6 +164,7 @@ impl Entry {
         let start = life::time(pod, &["status", "startTime"]).or(created);
         let millis = |time: Timestamp| time.as_millisecond();
         let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
+        let priority = priority.and_then(|priority| i32::try_from(priority).ok());
         let mut this = Self {
             namespace: owned(&["metadata", "namespace"]),
             uid: owned(&["metadata", "uid"]),
@@ -176,12 +179,11 @@ impl Entry {
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
             amounts: Amounts::of_pod(pod),
-            priority: priority
-                .and_then(|priority| i32::try_from(priority).ok())
-                .unwrap_or_default(),
+            priority: priority.unwrap_or_default(),
             stamped: life::time(pod, &["metadata", "creationTimestamp"]).map(millis),
             created: created.map(millis),
             since: start.map(millis),
+            turn: None,
             placement: Placement::of(pod),
             claim: Named::of(pod),
             expected: None,
@@ -242,6 +244,11 @@ impl Entry {
         Some(seconds).filter(|_| self.stamped != Some(seconds))
     }
 
+    /// Returns since when it counts as waiting, by which its turn comes.
+    pub(super) fn turn(&self) -> Option<Millis> {
+        self.turn.or_else(|| self.created())
+    }
+
     /// Returns when it was put there, by the API server's present clock.
     pub(super) fn placed(&self, placement: &Placement) -> Millis {
         self.shifts.placed.present(placement.at.as_millisecond())
@@ -262,6 +269,7 @@ impl Entry {
         if let Some(placement) = placement {
             self.shifts.placed.add(placement.at.as_millisecond(), by);
         }
+        self.turn = self.turn.map(|since| since.saturating_add(by));
         if created_later {
             return;
         }

@@ -207,6 +207,7 @@ impl Pods<'_> {
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
         let created = || waiting.iter().filter_map(|(_, pod)| pod.created());
+        let turns = waiting.iter().filter_map(|(_, pod)| pod.turn());
         let priorities = waiting.iter().map(|(_, pod)| pod.priority);
         let pause = pause(&waiting);
         let deadline = deadline(first, created().min(), waits);
@@ -215,7 +216,7 @@ impl Pods<'_> {
             project: first.project.as_str().into(),
             // One pod of high priority, or an old one, brings no others to the front.
             priority: priorities.min().unwrap_or(first.priority),
-            created: created().max().unwrap_or(context.now),
+            created: turns.max().unwrap_or(context.now),
             complete: there && pause.is_none() && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,

@@ -158,6 +158,7 @@ impl Feed {
         let after = before.saturating_add(by);
         self.incomplete.jumped(by);
         self.graphs_jumped(by);
+        self.successors.jumped(by);
         for vacated in self.vacated.values_mut() {
             vacated.at = vacated.at.map(|at| at.saturating_add(by));
         }

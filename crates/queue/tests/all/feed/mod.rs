@@ -8,6 +8,7 @@ mod refused;
 mod resources;
 mod seats;
 mod steady;
+mod successors;
 
 use std::sync::Arc;
 
