@@ -8,6 +8,7 @@ mod chaos;
 mod claims;
 mod cluster;
 mod contention;
+mod disrupted;
 mod domains;
 mod gangs;
 mod idle;
