@@ -91,6 +91,9 @@ Examples:
     kubectl nvlink preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
   The same, and fail also if a job would stay Pending because no node can hold its pods:
     kubectl nvlink preview -f jobs/ --cluster cluster.yaml --strict -o text
+  Before you restrict a class, what would be refused, and what admits it:
+    kubectl get daemonsets,deployments,statefulsets,jobs,pods -A -o yaml \\
+      | kubectl nvlink preview -f - --cluster cluster.yaml --restrict high-throughput -o text
   A pod that the runner of a GitLab job created:
     kubectl get pod runner-x -o yaml | kubectl nvlink preview -f - --cluster cluster.yaml \\
       --user system:serviceaccount:gitlab-runners:gitlab-runner

@@ -21,6 +21,7 @@ mod inputs;
 mod links;
 mod maker;
 mod render;
+mod restrict;
 mod template;
 mod verdict;
 
@@ -60,7 +61,7 @@ pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
         Output::Report => print(&format!("{:#}\n", serde_json::json!(verdicts)))?,
         _ => {
             eprint!("{}", render::text(&verdicts));
-            if !failed {
+            if !failed && args.restrict.is_none() {
                 print(&render::documents(&changes, args.output)?)?;
             }
         }
@@ -92,6 +93,9 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
         for path in files::expand(path)? {
             documents.extend(files::documents(&path)?);
         }
+    }
+    if let Some(class) = &args.restrict {
+        return restrict::refused(args, class, documents);
     }
     let cluster = Cluster::load(args.cluster.iter().map(AsRef::<Path>::as_ref))?;
     ensure!(

@@ -64,6 +64,13 @@ pub struct PreviewArgs {
         value_delimiter = ','
     )]
     pub allow_use: Vec<String>,
+    /// Take this class of --cluster to be restricted, and show what is refused because of that, with
+    /// what admits it.
+    ///
+    /// Use it before you restrict a class, or to see whom that affects. Pods with a controller are left
+    /// out: the template decides how they are made again.
+    #[arg(long, env = "NVLINK_WEBHOOK_RESTRICT", value_name = "CLASS")]
+    pub restrict: Option<String>,
     /// What to print.
     #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
     pub output: Output,

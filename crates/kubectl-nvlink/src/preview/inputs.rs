@@ -184,7 +184,7 @@ fn name_by_file(document: &mut Value, path: &Path) {
 }
 
 /// Returns the documents, with Lists replaced by their items.
-fn flatten(documents: Vec<Value>) -> Vec<Value> {
+pub(super) fn flatten(documents: Vec<Value>) -> Vec<Value> {
     let flat = documents.into_iter().flat_map(|mut document| {
         match document.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,

@@ -286,3 +286,86 @@ fn the_report_of_a_refusal() {
         );
     }
 }
+
+const PLATFORM: &str = r#"
+apiVersion: v1
+kind: List
+items:
+- apiVersion: apps/v1
+  kind: DaemonSet
+  metadata: {name: node-logs, namespace: logging}
+  spec:
+    template:
+      spec:
+        tolerations: [{operator: Exists}]
+        containers: [{name: main, image: img}]
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: web, namespace: shop}
+  spec:
+    template:
+      spec:
+        containers: [{name: main, image: img}]
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    name: node-logs-x1
+    namespace: logging
+    uid: u
+    ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: node-logs, uid: d, controller: true}]
+  spec:
+    nodeName: n1
+    tolerations: [{operator: Exists}]
+    containers: [{name: main, image: img}]
+"#;
+
+#[test]
+fn restrict_lists_what_would_be_refused_and_what_admits_it() {
+    let directory = files();
+    let open = super::CLASSES.split("---").next().unwrap();
+    fs::write(directory.path().join("open.yaml"), open).unwrap();
+    let restrict = |class: &str| {
+        let cluster = if class == "fast" {
+            "open.yaml"
+        } else {
+            "classes.yaml"
+        };
+        let args = ["preview", "-f", "-", "--cluster", cluster, "-o", "text"];
+        run(
+            directory.path(),
+            &[&args[..], &["--restrict", class]].concat(),
+            PLATFORM,
+        )
+    };
+    for class in ["fast", "closed"] {
+        let output = restrict(class);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("DaemonSet/node-logs") && text.contains("toleration"),
+            "{text}"
+        );
+        // The command that admits it, for this class and namespace.
+        let remedy = format!("kubectl patch domainclasses.nvlink-domains.io {class} ");
+        assert!(
+            text.contains(&remedy) && text.contains("\"value\":\"logging\""),
+            "{text}"
+        );
+        assert!(
+            !text.contains("Deployment/web") && !text.contains("node-logs-x1"),
+            "{text}"
+        );
+        let note = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            note.contains("note: 1 of 2 pods and templates would be refused"),
+            "{note}"
+        );
+    }
+    let output = restrict("none");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error.contains("--restrict none: add the class with --cluster"),
+        "{error}"
+    );
+}

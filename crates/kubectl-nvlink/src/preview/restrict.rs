@@ -1,0 +1,87 @@
+//! What would be refused if a class were restricted: the same decision twice, with the class open and
+//! with it restricted.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Context, bail};
+use nvlink_api::{class::Class, pod};
+use serde_json::Value;
+
+use super::{
+    Change, Preview,
+    inputs::{Cluster, flatten},
+};
+use crate::args::PreviewArgs;
+
+/// Returns the decisions on what is refused only if `class` is restricted.
+///
+/// # Errors
+/// When an input cannot be read, or has no such class.
+pub(super) fn refused(
+    args: &PreviewArgs,
+    class: &str,
+    documents: Vec<Value>,
+) -> anyhow::Result<Vec<Change>> {
+    let documents = flatten(documents).into_iter();
+    let documents: Vec<_> = documents.filter(|one| !is_made(one)).collect();
+    let decide = |restricted: bool| {
+        let mut cluster = Cluster::load(args.cluster.iter().map(AsRef::<Path>::as_ref))?;
+        set(&mut cluster, class, restricted)?;
+        let preview = Preview::new(args, cluster)?;
+        anyhow::Ok(
+            documents
+                .iter()
+                .cloned()
+                .map(move |one| preview.document(one)),
+        )
+    };
+    let open = decide(false)?.flat_map(|change| change.verdicts);
+    let passed: BTreeSet<_> = open
+        .filter(|verdict| verdict.allowed)
+        .map(|verdict| (verdict.namespace, verdict.name, verdict.path.to_string()))
+        .collect();
+    let mut changes: Vec<Change> = decide(true)?.collect();
+    for change in &mut changes {
+        change.verdicts.retain(|one| {
+            let key = (
+                one.namespace.clone(),
+                one.name.clone(),
+                one.path.to_string(),
+            );
+            !one.allowed && passed.contains(&key)
+        });
+    }
+    changes.retain(|change| !change.verdicts.is_empty());
+    let count: usize = changes.iter().map(|change| change.verdicts.len()).sum();
+    eprintln!(
+        "note: {count} of {} pods and templates would be refused if class {class:?} were restricted",
+        passed.len()
+    );
+    Ok(changes)
+}
+
+fn set(cluster: &mut Cluster, name: &str, restricted: bool) -> anyhow::Result<()> {
+    let class = match cluster.view.class(name) {
+        Some(Ok(class)) => Class::clone(class),
+        Some(Err(reason)) => bail!("class {name:?} cannot be used, because {reason}"),
+        None => {
+            return Err(anyhow::anyhow!("there is no such class"))
+                .with_context(|| format!("--restrict {name}: add the class with --cluster PATH"));
+        }
+    };
+    cluster.view.set_class(
+        name,
+        Ok(Class {
+            restricted,
+            ..class
+        }),
+    );
+    Ok(())
+}
+
+/// Reports whether a controller made the pod.
+fn is_made(document: &Value) -> bool {
+    let mut owners = pod::list(document, &["metadata", "ownerReferences"]);
+    pod::text(document, &["kind"]) == "Pod"
+        && owners.any(|owner| owner.get("controller") == Some(&Value::Bool(true)))
+}
