@@ -33,7 +33,7 @@ pub(crate) fn measure(cluster: &Cluster, count: usize) -> Result<()> {
         "{count} more jobs wait: the page of the cluster takes {took:.1?}, {} KiB",
         page.len() / 1024
     );
-    for output in ["text", "json"] {
+    for output in ["table", "json"] {
         status(cluster, count, output)?;
     }
     Ok(())

@@ -235,11 +235,16 @@ fn keeps_gates_of_others(admin: &Kubectl, edith: &Kubectl, queue: &Kubectl) {
     theirs["spec"]["schedulingGates"] = json!([{"name": "example.com/quota"}]);
     edith.create(&theirs).unwrap();
     let stored = admin.get(&["pod", "theirs"]).unwrap();
-    assert_eq!(gates(&stored), ["example.com/quota"]);
-    // Its author may remove a gate that is not ours.
-    let free = json!([{"op": "remove", "path": "/spec/schedulingGates"}]).to_string();
+    assert_eq!(
+        gates(&stored),
+        ["example.com/quota", GATE],
+        "it waits for both"
+    );
+    // Its author may remove a gate that is not ours, and the pod still waits.
+    let free = json!([{"op": "remove", "path": "/spec/schedulingGates/0"}]).to_string();
     edith.run(&patch("theirs", &free)).unwrap();
-    wait_for_pods(admin, "job=theirs", 1, is_bound);
+    let stored = admin.get(&["pod", "theirs"]).unwrap();
+    assert_eq!(gates(&stored), [GATE]);
 }
 
 /// Nobody believes what the queue wrote into the pod that a copy was made from.

@@ -59,7 +59,10 @@ impl Feed {
             match self.pods.get(id) {
                 // With its job.
                 Some(pod) if pod.job.is_some() => {}
-                Some(pod) => planner.pod(id, context.held(id, pod, None)),
+                Some(pod) => {
+                    let held = context.held(id, pod, None);
+                    planner.pod(id, held.map(|held| self.counted(held)));
+                }
                 None => planner.pod(id, None),
             }
         }
@@ -148,6 +151,29 @@ impl Feed {
             None => self.obstacles.remove(id),
         };
         self.seats.insert(id.clone(), assembled.seats);
+    }
+
+    /// Counts a pod without a class for the restricted class that queues on its node, if there is one: it
+    /// got past that queue, but not past the quota of its project.
+    fn counted(&self, held: planner::PodState) -> planner::PodState {
+        let labels = self.nodes.get(&held.node).map(|node| &node.labels);
+        let usable = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        let mut guarded = usable.filter(|class| class.restricted && class.queue.is_some());
+        let own = labels.and_then(|labels| {
+            guarded.find(|class| {
+                let mut selector = class.selector.iter();
+                selector.all(|(key, value)| labels.get(key) == Some(value))
+            })
+        });
+        planner::PodState {
+            class: held
+                .class
+                .or_else(|| own.map(|class| class.name.as_str().into())),
+            ..held
+        }
     }
 
     fn context(&self, now: Millis) -> Context<'_> {

@@ -7,6 +7,7 @@
 //! class.
 
 use nvlink_api::{class::Class, pod};
+use serde_json::Value;
 
 use super::{Case, is_mirror, node_name, reach};
 use crate::{
@@ -32,9 +33,16 @@ pub(in crate::decide) fn check(
     taken: Option<&Class>,
     grants: &Grants,
 ) -> Result<Option<String>, Refusal> {
-    let Some((class, way)) = found(case, taken) else {
-        return Ok(None);
-    };
+    let found = found(case, taken);
+    found.map_or(Ok(None), |(class, way)| refuse(case, class, way, grants))
+}
+
+fn refuse(
+    case: Case<'_>,
+    class: &Class,
+    way: Way,
+    grants: &Grants,
+) -> Result<Option<String>, Refusal> {
     match grants.get(ALL) {
         None => Ok(Some(ALL.to_owned())),
         Some(Grant::Granted) => Ok(None),
@@ -44,6 +52,22 @@ pub(in crate::decide) fn check(
             Err(Refusal::new(Rule::PastQueue, message).about(&class.name))
         }
     }
+}
+
+/// Checks a change of a pod without a class, which a gate of somebody else may still hold back: until it
+/// is gone, its author may narrow the nodes.
+pub(super) fn check_change(
+    case: Case<'_>,
+    old: &Value,
+    grants: &Grants,
+) -> Result<Option<String>, Refusal> {
+    if !case.held.gpus || case.held.label.is_some() {
+        return Ok(None);
+    }
+    let before = Case { pod: old, ..case };
+    let mut queues = case.view.queueing();
+    let moved = queues.find(|class| uses(case, class) && !uses(before, class));
+    moved.map_or(Ok(None), |class| refuse(case, class, Way::Unnamed, grants))
 }
 
 /// Returns the class whose queue the pod would get past, and how.

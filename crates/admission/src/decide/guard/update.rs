@@ -10,7 +10,7 @@ use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::{
-    Case, Held, by_hand, daemon, devices, node_name, permit,
+    Case, Held, by_hand, daemon, devices, node_name, past_queue, permit,
     reach::{self, Way, selects, tolerates},
     size,
 };
@@ -102,20 +102,10 @@ pub fn update(
 }
 
 fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
-    if let Some(what) = changed(old, case.pod) {
-        match &answered.release {
-            None => return Ok(Some(Question::Release)),
-            Some(Grant::Granted) => {}
-            Some(Grant::Failed(reason)) => {
-                return Err(Refusal::new(
-                    Rule::ReviewFailed,
-                    format!(
-                        "a change of {what} needs the verb {RELEASE:?}, and your right to it cannot be checked: {reason}; try again"
-                    ),
-                ));
-            }
-            Some(Grant::Denied) => return Err(locked(case, &what)),
-        }
+    if let Some(what) = changed(old, case.pod)
+        && unlock(case, &what, answered)?.is_none()
+    {
+        return Ok(Some(Question::Release));
     }
     devices::check_change(case, old)?;
     let swapped = images(old) != images(case.pod);
@@ -152,8 +142,27 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
             devices::check_hidden(case.pod, class)?;
         }
     }
-    let asked = by_hand::check(case, Some(old), &answered.uses)?;
+    let asked = match by_hand::check(case, Some(old), &answered.uses)? {
+        None => past_queue::check_change(case, old, &answered.uses)?,
+        asked => asked,
+    };
     Ok(asked.map(Question::Use))
+}
+
+/// Refuses a change of `what`, which the webhook wrote, unless its subject may make it; `None` if that is
+/// not known yet.
+fn unlock(case: Case<'_>, what: &str, answered: &Answered) -> Result<Option<()>, Refusal> {
+    match &answered.release {
+        None => Ok(None),
+        Some(Grant::Granted) => Ok(Some(())),
+        Some(Grant::Failed(reason)) => Err(Refusal::new(
+            Rule::ReviewFailed,
+            format!(
+                "a change of {what} needs the verb {RELEASE:?}, and your right to it cannot be checked: {reason}; try again"
+            ),
+        )),
+        Some(Grant::Denied) => Err(locked(case, what)),
+    }
 }
 
 fn locked(case: Case<'_>, what: &str) -> Refusal {

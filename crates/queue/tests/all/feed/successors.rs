@@ -1,5 +1,10 @@
-//! Pods whose turn it was, which the queue had to fail: their successors take the turn.
+//! Pods whose turn it was, which the queue had to fail: their successors take the turn. And pods that got
+//! past the queue, which count for their project.
 
+use std::sync::Arc;
+
+use nvlink_api::class::Class;
+use nvlink_planner::Reason;
 use serde_json::{Value, json};
 
 use super::{NOW, Queue, pod};
@@ -60,5 +65,33 @@ fn one_successor_takes_one_turn() {
     for first in ["team/c", "team/b", "team/d"] {
         assert_eq!(queue.released(NOW + 30_000), [first]);
         queue.feed.gone(&first.into());
+    }
+}
+
+/// While no webhook ran, somebody started a pod without the class on its nodes.
+#[test]
+fn a_pod_that_got_past_the_queue_counts_for_its_project() {
+    for (mode, free) in [("Restricted", false), ("Open", true)] {
+        let mut queue = Queue::new();
+        let spec = json!({
+            "access": {"mode": mode, "maxGpusPerProject": 3},
+            "placement": {"whenUnavailable": "Queue"},
+        });
+        let class = Class::new("line", &serde_json::from_value(spec).unwrap()).unwrap();
+        queue.feed.class("line", Some(Ok(Arc::new(class))));
+        let mut past = pod("past", 2, 1);
+        past["metadata"]["labels"] = json!({});
+        past["spec"]["schedulingGates"] = json!([]);
+        past["spec"]["nodeName"] = json!("n1");
+        past["status"]["phase"] = json!("Running");
+        queue.feed.pod(past);
+        queue.feed.pod(pod("a", 2, 1));
+        // Two of four GPUs are free.
+        assert_eq!(queue.released(NOW).len(), usize::from(free), "{mode}");
+        let waiting = queue.planner.round(NOW).waiting;
+        let quota = waiting
+            .iter()
+            .any(|one| matches!(one.reason, Reason::Quota { .. }));
+        assert_eq!(quota, !free, "{mode}: {waiting:?}");
     }
 }
