@@ -36,7 +36,7 @@ use slow::Slow;
 pub type Labels = BTreeMap<String, String>;
 
 /// Classes, namespace defaults and nodes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct View {
     classes: BTreeMap<String, Entry>,
     /// Classes that claim pods: highest precedence first, then by name.
@@ -50,7 +50,7 @@ pub struct View {
 }
 
 /// A class, and counts of its nodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// The class, or why it cannot be used.
     class: Result<Arc<Class>, String>,
@@ -224,6 +224,22 @@ impl View {
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
         self.index();
+    }
+
+    /// Returns this view with the class restricted or open; `None` where it has no such class that can
+    /// be used.
+    #[must_use]
+    pub fn with_restriction(&self, name: &str, restricted: bool) -> Option<Self> {
+        let class = Class::clone(self.class(name)?.ok()?);
+        let mut view = self.clone();
+        view.set_class(
+            name,
+            Ok(Class {
+                restricted,
+                ..class
+            }),
+        );
+        Some(view)
     }
 
     /// Sets or removes the default class of a namespace.

@@ -9,8 +9,8 @@
 //! - [`kinds`]: the kinds that are followed, and what is read of each;
 //! - [`mirror`]: the GPUs of nodes and the pods on them, as the process sees them now;
 //! - [`watches`]: keep the view that decisions use;
-//! - `exclusive`, `isolated`, `plain`, `steady`, `strays`: what is wrong with the nodes of a class, and
-//!   [`seen`], what the queue sees of that;
+//! - `exclusive`, `isolated`, `plain`, `steady`, `restriction`, `strays`: what is wrong with the nodes of
+//!   a class, which pods do not belong there, and [`seen`], what the queue sees of that;
 //! - [`status`]: writes that into the conditions of classes, while this process leads.
 
 pub mod authorizer;
@@ -22,6 +22,7 @@ pub mod kinds;
 pub mod metrics;
 pub mod mirror;
 mod plain;
+mod restriction;
 pub mod seen;
 pub mod status;
 mod steady;

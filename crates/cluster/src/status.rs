@@ -1,6 +1,7 @@
 //! Writes the conditions of each DomainClass: `Accepted` shows why a class cannot
-//! be used, `Isolated` which other pods are on the nodes of a restricted class, and
-//! `Exclusive` on which nodes claims share GPUs.
+//! be used, `Isolated` which other pods are on the nodes of a restricted class, `Restrictable`
+//! which pods would be refused if an open class were restricted, and `Exclusive` on which nodes claims
+//! share GPUs.
 //!
 //! Only the leader writes them: during a rollout, replicas of two versions would
 //! overwrite each other's messages forever. Nothing waits for the conditions, so
@@ -16,7 +17,7 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
-use nvlink_admission::view::SharedView;
+use nvlink_admission::{decide::Settings, view::SharedView};
 use nvlink_api::{
     MANAGER,
     class::accepted,
@@ -34,6 +35,7 @@ use super::{
     exclusive::{EXCLUSIVE, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
     plain::{REQUESTS_KNOWN, requests_known},
+    restriction::{RESTRICTABLE, Refused, is_wanted, restrictable},
     seen::Seen,
     steady::{STEADY, steady},
     strays::{FEW, Search},
@@ -67,6 +69,8 @@ pub struct Writer {
 struct Known {
     class: DomainClass,
     found: Option<Found>,
+    /// The pods that would be refused if it were restricted, where that is wanted.
+    restrictable: Option<Preview>,
     /// The search for pods that do not belong on its nodes, while it goes on.
     searching: Option<Id>,
     /// When its status could not be written.
@@ -83,11 +87,21 @@ struct Found {
     took: Duration,
 }
 
-/// The result of a search.
-struct Searched {
-    nodes: Vec<String>,
-    strays: Result<Vec<Stray>, String>,
+/// What would be refused if an open class were restricted.
+struct Preview {
+    refused: Result<Vec<Refused>, String>,
+    at: Instant,
     took: Duration,
+}
+
+/// The result of a search.
+enum Searched {
+    Strays {
+        nodes: Vec<String>,
+        strays: Result<Vec<Stray>, String>,
+        took: Duration,
+    },
+    Refused(Preview),
 }
 
 impl Known {
@@ -95,6 +109,7 @@ impl Known {
         Self {
             class,
             found: None,
+            restrictable: None,
             searching: None,
             failed: None,
             complaints: Complaints::default(),
@@ -115,6 +130,12 @@ impl Known {
         };
         self.searching.is_none() && found.at.elapsed() >= wait.max(found.took * SHARE)
     }
+
+    /// Reports whether it must be found out, again or for the first time, what would be refused.
+    fn is_preview_due(&self) -> bool {
+        let due = |one: &Preview| one.at.elapsed() >= AGAIN.max(one.took * SHARE);
+        self.searching.is_none() && self.restrictable.as_ref().is_none_or(due)
+    }
 }
 
 impl Writer {
@@ -125,13 +146,14 @@ impl Writer {
         view: &SharedView,
         metrics: &Arc<Metrics>,
         exempt: Vec<String>,
+        settings: Settings,
         seen: channel::Receiver<Option<Seen>>,
     ) -> Self {
         Self {
             client: client.clone(),
             view: view.clone(),
             metrics: Arc::clone(metrics),
-            search: Search::new(client.clone(), exempt),
+            search: Search::new(client.clone(), exempt, settings),
             seen,
         }
     }
@@ -186,8 +208,11 @@ impl Writer {
     async fn changed(&self, class: DomainClass, known: &mut BTreeMap<String, Known>) {
         let name = class.name_any();
         let before = known.remove(&name);
-        let same = before
-            .filter(|before| before.class.uid() == class.uid() && before.class.spec == class.spec);
+        let same = before.filter(|before| {
+            before.class.uid() == class.uid()
+                && before.class.spec == class.spec
+                && is_wanted(&before.class) == is_wanted(&class)
+        });
         let mut one = match same {
             Some(before) => Known { class, ..before },
             None => Known::new(class),
@@ -203,6 +228,8 @@ impl Writer {
         for (name, one) in &mut *known {
             if one.class.spec.access.mode == AccessMode::Restricted {
                 self.check(name, one, searches);
+            } else if is_wanted(&one.class) && one.is_preview_due() {
+                self.preview(name, one, searches);
             }
         }
         self.count(known);
@@ -226,7 +253,7 @@ impl Writer {
             let task = searches.spawn(async move {
                 let began = Instant::now();
                 let strays = search.strays(&class, &nodes).await;
-                Searched {
+                Searched::Strays {
                     nodes,
                     strays: strays.map_err(|error| client::reason(&error)),
                     took: began.elapsed(),
@@ -237,6 +264,24 @@ impl Writer {
         if let Some(found) = &mut one.found {
             found.findings.guarded = guarded;
         }
+    }
+
+    /// Begins to find out what would be refused if the class were restricted.
+    fn preview(&self, name: &str, one: &mut Known, searches: &mut JoinSet<Searched>) {
+        let Some(judge) = self.search.judge(&self.view.read(), name) else {
+            return;
+        };
+        let search = self.search.clone();
+        let task = searches.spawn(async move {
+            let began = Instant::now();
+            let refused = search.refused(&judge).await;
+            Searched::Refused(Preview {
+                refused: refused.map_err(|error| client::reason(&error)),
+                at: Instant::now(),
+                took: began.elapsed(),
+            })
+        });
+        one.searching = Some(task.id());
     }
 
     /// Records what a search found, and writes it. The result for a class that has changed
@@ -255,13 +300,17 @@ impl Writer {
             return;
         };
         one.searching = None;
-        let Some(Searched {
-            nodes,
-            strays,
-            took,
-        }) = searched
-        else {
-            return;
+        let (nodes, strays, took) = match searched {
+            None => return,
+            Some(Searched::Refused(preview)) => {
+                one.restrictable = Some(preview);
+                return self.attempt(name, one).await;
+            }
+            Some(Searched::Strays {
+                nodes,
+                strays,
+                took,
+            }) => (nodes, strays, took),
         };
         let name = name.clone();
         let class = match self.view.read().class(&name) {
@@ -310,7 +359,13 @@ impl Writer {
     }
 
     /// Returns the conditions of a class.
-    fn conditions(&self, Known { class, found, .. }: &Known) -> Vec<Condition> {
+    fn conditions(&self, known: &Known) -> Vec<Condition> {
+        let Known {
+            class,
+            found,
+            restrictable: preview,
+            ..
+        } = known;
         let now = || Time(Timestamp::now());
         let mut conditions = vec![accepted(class, now())];
         let present = class.status.iter().flat_map(|status| &status.conditions);
@@ -320,6 +375,12 @@ impl Writer {
             conditions.extend(match found {
                 Some(found) => Some(isolated(class, &found.findings, now())),
                 None => before(ISOLATED),
+            });
+        }
+        if is_wanted(class) {
+            conditions.extend(match preview {
+                Some(preview) => Some(restrictable(class, &preview.refused, now())),
+                None => before(RESTRICTABLE),
             });
         }
         let (seen, name) = (self.seen.borrow(), class.name_any());
@@ -356,7 +417,7 @@ impl Writer {
         let present: Vec<_> = present.collect();
         let wanted = |one: &&Condition| conditions.iter().any(|wanted| wanted.type_ == one.type_);
         let own = |one: &&&Condition| {
-            [ISOLATED, EXCLUSIVE, STEADY, REQUESTS_KNOWN].contains(&&*one.type_)
+            [ISOLATED, EXCLUSIVE, STEADY, REQUESTS_KNOWN, RESTRICTABLE].contains(&&*one.type_)
         };
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
         if !superfluous && conditions.iter().all(|one| present.contains(&one)) {

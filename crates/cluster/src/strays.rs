@@ -13,13 +13,20 @@ use kube::{
     api::ListParams,
     core::{ApiResource, NotUsed, Object, PartialObjectMeta},
 };
-use nvlink_admission::authorize::{Authorizer, Grant, Subject};
+use nvlink_admission::{
+    authorize::{Authorizer, Grant, Subject},
+    decide::Settings,
+    view::View,
+};
 use nvlink_api::class::Class;
 use nvlink_topology::labels;
 use serde::Deserialize;
 
 use super::isolated::Stray;
-use crate::authorizer::ClusterAuthorizer;
+use crate::{
+    authorizer::ClusterAuthorizer,
+    restriction::{Judge, Refused},
+};
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;
@@ -49,15 +56,30 @@ pub(super) struct Search {
     authorizer: ClusterAuthorizer,
     /// Namespaces to whose pods no rule applies.
     exempt: Vec<String>,
+    settings: Settings,
 }
 
 impl Search {
-    pub(super) fn new(client: Client, exempt: Vec<String>) -> Self {
+    pub(super) fn new(client: Client, exempt: Vec<String>, settings: Settings) -> Self {
         Self {
             authorizer: ClusterAuthorizer::new(client.clone()),
             client,
             exempt,
+            settings,
         }
+    }
+
+    /// Returns a judge of pods as if the class `name` of `view` were restricted; `None` where it has no
+    /// such class.
+    pub(super) fn judge(&self, view: &View, name: &str) -> Option<Judge> {
+        Judge::new(view, name, &self.authorizer, &self.settings)
+    }
+
+    /// Returns what `judge` refuses.
+    pub(super) async fn refused(&self, judge: &Judge) -> kube::Result<Vec<Refused>> {
+        judge
+            .refused(&self.client, PAGE, &self.exempt().await?)
+            .await
     }
 
     /// Returns pods on `nodes`, which have the taint of `class`, and waiting pods
@@ -222,7 +244,11 @@ mod tests {
             async move { Ok::<_, tower::BoxError>(response.body(body)?) }
         });
         (
-            Search::new(Client::new(service, "default"), Vec::new()),
+            Search::new(
+                Client::new(service, "default"),
+                Vec::new(),
+                Settings::default(),
+            ),
             asked,
         )
     }

@@ -105,6 +105,9 @@ pub const CLAIM_PREFIX: &str = "nvlink-domains-";
 pub const QUEUED: &str = "nvlink-domains.io/Queued";
 /// Type of a pod's condition: whether it has the GPUs that the queue planned, and why not.
 pub const PLACED: &str = "nvlink-domains.io/PlacedAsPlanned";
+/// Class annotation: with the value `true`, a condition of the open class lists the pods that would be
+/// refused if it were restricted.
+pub const PREVIEW_RESTRICTED: &str = "nvlink-domains.io/preview-restricted";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

@@ -128,7 +128,14 @@ impl Control {
                 &args.lease.lease_name,
                 lease::identity(),
             ),
-            writer: Writer::new(client, &base.view, metrics.cluster(), exempt, sees),
+            writer: Writer::new(
+                client,
+                &base.view,
+                metrics.cluster(),
+                exempt,
+                settings.clone(),
+                sees,
+            ),
             queue: Queue::new(client, informers, settings, metrics.queue(), seen, heart),
             leaving: watch::Sender::new(false),
         }

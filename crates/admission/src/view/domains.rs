@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 /// The domains of a class's nodes, indexed by size.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Domains {
     /// Domains by id; each has at least one node.
     by_id: HashMap<String, Domain>,

@@ -167,7 +167,7 @@ impl Fit {
 }
 
 /// Counts of a class's nodes by what fits on them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fits(BTreeMap<Fit, usize>);
 
 impl Fits {

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 /// The nodes of a class that are slower than its minimum: the fastest first, then by name. Empty
 /// for a class without a minimum.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Slow(BTreeSet<(Reverse<u32>, Arc<str>)>);
 
 impl Slow {

@@ -13,7 +13,10 @@ use std::{
 
 use http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
-use nvlink_admission::view::{SharedView, View};
+use nvlink_admission::{
+    decide::Settings,
+    view::{SharedView, View},
+};
 use nvlink_api::class::Class;
 use nvlink_cluster::{metrics::Metrics, status::Writer};
 use nvlink_runtime::lease::Candidate;
@@ -130,6 +133,7 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
         &SharedView::new(view),
         &metrics,
         Vec::new(),
+        Settings::default(),
         shared,
     );
     tokio::spawn(writer.follow(leadership));

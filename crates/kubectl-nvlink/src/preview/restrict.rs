@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context, bail};
-use nvlink_api::{class::Class, pod};
+use nvlink_api::pod;
 use serde_json::Value;
 
 use super::{
@@ -61,21 +61,13 @@ pub(super) fn refused(
 }
 
 fn set(cluster: &mut Cluster, name: &str, restricted: bool) -> anyhow::Result<()> {
-    let class = match cluster.view.class(name) {
-        Some(Ok(class)) => Class::clone(class),
-        Some(Err(reason)) => bail!("class {name:?} cannot be used, because {reason}"),
-        None => {
-            return Err(anyhow::anyhow!("there is no such class"))
-                .with_context(|| format!("--restrict {name}: add the class with --cluster PATH"));
-        }
-    };
-    cluster.view.set_class(
-        name,
-        Ok(Class {
-            restricted,
-            ..class
-        }),
-    );
+    if let Some(Err(reason)) = cluster.view.class(name) {
+        bail!("class {name:?} cannot be used, because {reason}");
+    }
+    let view = cluster.view.with_restriction(name, restricted);
+    cluster.view = view
+        .context("there is no such class")
+        .with_context(|| format!("--restrict {name}: add the class with --cluster PATH"))?;
     Ok(())
 }
 

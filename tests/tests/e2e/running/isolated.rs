@@ -57,13 +57,13 @@ fn grant(admin: &Kubectl) {
     }
 }
 
-/// Waits until the condition `Isolated` has the reason, and returns its message.
-fn condition(kubectl: &Kubectl, reason: &str) -> String {
+/// Waits until the condition of this type has the reason, and returns its message.
+fn condition(kubectl: &Kubectl, type_: &str, reason: &str) -> String {
     wait_until(&format!("the reason {reason}"), SOON, || {
         let class = kubectl.get(&["domainclass", "isolated"])?;
         let conditions = class["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
-        let Some(found) = conditions.find(|one| one["type"] == "Isolated") else {
+        let Some(found) = conditions.find(|one| one["type"] == type_) else {
             anyhow::bail!("no condition: {class}");
         };
         anyhow::ensure!(found["reason"] == reason, "{found}");
@@ -144,8 +144,22 @@ fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
             "nodeSelector": {"matchLabels": {"pool": "isolated"}}
         },
     });
+    class["metadata"]["annotations"] = json!({"nvlink-domains.io/preview-restricted": "true"});
+    class["spec"]["access"]["mode"] = json!("Open");
     kubectl.create(&class).unwrap();
-    let message = condition(kubectl, "NodesWithoutTaint");
+    let message = condition(kubectl, "Restrictable", "PodsRefused");
+    for part in [
+        "the pods of 2 object(s) would be refused when they are made again",
+        ": Pod isolated/early: rule toleration: ",
+        "; Pod isolated/waits: rule toleration: ",
+        "kubectl patch domainclasses.nvlink-domains.io isolated --type=json",
+    ] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+
+    class["spec"]["access"]["mode"] = json!("Restricted");
+    kubectl.apply(&class.to_string()).unwrap();
+    let message = condition(kubectl, "Isolated", "NodesWithoutTaint");
     for part in [
         "1 node(s) of the class do not have its taint, so any pod may run there: isolated-2.",
         "2 pod(s) are on nodes of the class",
@@ -156,7 +170,7 @@ fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
     assert_counts(&replica, 1, 2);
 
     obey(kubectl, &message);
-    let message = condition(kubectl, "Isolated");
+    let message = condition(kubectl, "Isolated", "Isolated");
     assert!(message.starts_with("2 node(s) have the taint"), "{message}");
     assert_counts(&replica, 0, 0);
 
@@ -167,9 +181,11 @@ fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
         Ok((!class.contains("type: Isolated")).then_some(()))
     })
     .unwrap();
+    // The pods that remain may use the class, or no rule applies to them.
+    let message = condition(kubectl, "Restrictable", "NoneRefused");
+    assert!(message.contains("none of the pods"), "{message}");
     kubectl.run(&["delete", "domainclass", "isolated"]).unwrap();
     let log = replica.process.log();
-    let told = "an exempt namespace does not exist";
-    assert_eq!(log.matches(told).count(), 1, "{log}");
+    assert_eq!(log.matches("an exempt namespace does not exist").count(), 1);
     assert!(log.contains("isolated-nowhere"), "{log}");
 }
