@@ -161,6 +161,14 @@ impl Process {
         let id = self.id().to_string();
         let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
         sent.context("cannot run kill")?;
+        self.ended(limit)
+    }
+
+    /// Waits for the exit status.
+    ///
+    /// # Errors
+    /// When it still runs after `limit`.
+    pub fn ended(&self, limit: Duration) -> Result<std::process::ExitStatus> {
         wait_until(&format!("{} to end", self.name), limit, || {
             Ok(self
                 .child

@@ -24,7 +24,6 @@ pub mod syntax;
 pub use accepted::{accepted, condition};
 pub use broken::Broken;
 pub use environment::InvalidEnvironment;
-pub use queue::GITLAB_GIVES_UP;
 pub use queue::Queue;
 
 pub use crate::crd::GPU;

@@ -8,9 +8,11 @@
 //! - [`patch`]: edits of raw JSON, recorded as a JSON Patch;
 //! - [`node_topology`]: the NodeTopology as a resource of the API server;
 //! - [`crd`]: the custom resources as the API server stores them, and their CRDs;
+//! - [`ci`]: CI systems, as their pods show them, and how long each waits for a pod;
 //! - [`class`]: a class as decisions need it, and the CI systems that it may list;
 //! - [`pod`]: pods as raw JSON.
 
+pub mod ci;
 pub mod class;
 pub mod crd;
 pub mod node_topology;

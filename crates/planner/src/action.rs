@@ -2,7 +2,7 @@
 
 use nvlink_topology::Scope;
 
-use crate::{Millis, Name, Seat};
+use crate::{Deadline, Millis, Name, Seat};
 
 /// The answer of [`crate::Planner::round`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -119,8 +119,19 @@ pub struct Waiting {
     pub class_position: u32,
     /// When it is expected to start; `None` if an end that this depends on is unknown.
     pub eta: Option<Eta>,
+    /// When its waiting ends; `None` for never.
+    pub deadline: Option<Deadline>,
     /// Why it waits.
     pub reason: Reason,
+}
+
+impl Waiting {
+    /// Returns when it is expected to start, unless it fails before.
+    #[must_use]
+    pub fn promise(&self) -> Option<Eta> {
+        let fails = |eta: &Eta| self.deadline.is_some_and(|end| end.fails_before(eta.mean));
+        self.eta.filter(|eta| !fails(eta))
+    }
 }
 
 /// When a job is expected to start.

@@ -83,6 +83,14 @@ pub struct Deadline {
     pub then: OnTimeout,
 }
 
+impl Deadline {
+    /// Reports whether the job fails before `start`.
+    #[must_use]
+    pub fn fails_before(self, start: Millis) -> bool {
+        self.then == OnTimeout::Reject && self.at < start
+    }
+}
+
 /// What happens to a job that has waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {

@@ -77,8 +77,8 @@ pub struct Task {
     pub document: Value,
     /// The strategic merge patch of its status.
     pub patch: Value,
-    /// The text of an Event to create.
-    pub event: Option<String>,
+    /// The text of an Event to create, and whether it is a warning.
+    pub event: Option<(String, bool)>,
 }
 
 /// A pod that waits.
@@ -235,7 +235,7 @@ impl Board {
         Some(Task {
             pod: pod.clone(),
             patch: post.patch(&document, feed.is_queued(pod), now),
-            event: event.then(|| notice.message(about, now)),
+            event: event.then(|| (notice.message(about, now), notice.is_warning())),
             document,
         })
     }

@@ -21,6 +21,7 @@ use super::{
     attempts::{Again, Attempts, code, in_patience, in_time},
     claim::Asks,
     failpoint,
+    post::Poster,
     writes::{self, PodPatch, Write},
 };
 use crate::metrics::{Ended, Metrics};
@@ -198,8 +199,17 @@ impl Writer {
     pub(super) async fn reject(self, pods: Vec<(Id, Value)>, write: Write) -> Outcomes {
         failpoint::passed("decide");
         let reject = |(id, document): (Id, Value)| {
-            let write = &write;
-            async { (id, self.insist(&{ document }, write).await) }
+            let (this, write) = (&self, &write);
+            async move {
+                if let Write::Reject { reason, message } = write
+                    && this.leads()
+                {
+                    let poster = Poster::new(&this.client, &this.metrics);
+                    poster.warn(&document, reason, message).await;
+                }
+                let outcome = this.insist(&document, write).await;
+                (id, outcome)
+            }
         };
         let rejected = stream::iter(pods).map(reject).buffer_unordered(AT_ONCE);
         rejected.collect().await

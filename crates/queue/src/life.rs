@@ -49,6 +49,8 @@ pub enum Life {
         node: Option<String>,
         /// How long it ran until its deletion was requested; `None` if it never did.
         ran: Option<Duration>,
+        /// The end of its grace period.
+        gone: Timestamp,
     },
 }
 
@@ -74,6 +76,7 @@ impl Life {
             return Self::Deleting {
                 node: node.map(str::to_owned),
                 ran: between(since, asked).filter(|_| phase == "Running"),
+                gone,
             };
         }
         let others = gate::gates(pod).filter(|gate| *gate != labels::QUEUE_GATE);
@@ -173,6 +176,7 @@ mod tests {
         let gone = Life::Deleting {
             node: None,
             ran: None,
+            gone: START.parse().unwrap(),
         };
         check(&deleted, &gone, None);
     }
@@ -196,6 +200,7 @@ mod tests {
         let leaving = Life::Deleting {
             node: Some(node()),
             ran: Some(Duration::from_secs(60)),
+            gone: "2026-08-01T10:01:30Z".parse().unwrap(),
         };
         check(&deleted, &leaving, Some("n1"));
     }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_admission::decide::{Intent, gate};
-use nvlink_api::{class::Class, pod};
+use nvlink_admission::decide::Intent;
+use nvlink_api::{ci::CiSystem, class::Class, pod};
 use nvlink_planner::Name;
 use nvlink_topology::{Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
@@ -38,6 +38,8 @@ pub struct Member {
     pub created: Option<Timestamp>,
     /// How long it may wait in the queue; `None`: forever.
     pub timeout: Option<Duration>,
+    /// The CI system whose patience `timeout` is; `None` if its class says how long it may wait.
+    pub limited_by: Option<CiSystem>,
     /// Where it is between its creation and its end.
     pub life: Life,
     /// Its gang, if it does not start alone.
@@ -78,7 +80,8 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
     let decision = Decision::of(pod);
     // The webhook has checked the annotations; a pod that is older than it may have any.
     let intent = Intent::of(pod).unwrap_or_default();
-    let gitlab = gate::is_of_gitlab(pod);
+    let queue = class.queue.as_ref();
+    let limited_by = CiSystem::of(pod).filter(|_| queue.is_some_and(|it| it.timeout.is_none()));
     let job = object.filter(|object| object.get("kind").and_then(Value::as_str) == Some("Job"));
     let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
     let life = Life::of(pod);
@@ -102,10 +105,8 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
             .and_then(|priority| i32::try_from(priority).ok())
             .unwrap_or_default(),
         created: created(pod),
-        timeout: class
-            .queue
-            .as_ref()
-            .and_then(|queue| queue.timeout_of(gitlab)),
+        timeout: queue.and_then(|queue| queue.timeout_of(limited_by)),
+        limited_by,
         life,
         gang: gang.and_then(|gang| {
             if stays {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_api::pod;
-use nvlink_planner::{Eta, Millis, Reason, Waiting};
+use nvlink_planner::{Deadline, Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
 
@@ -28,6 +28,8 @@ pub struct Notice {
     pub position: Option<u32>,
     /// When it is expected to start.
     pub eta: Option<Eta>,
+    /// When its waiting ends.
+    pub deadline: Option<Deadline>,
     /// When its pod was created, if the API server says another time because its clock was set since. A
     /// later leader knows it only from here.
     pub since: Option<Millis>,
@@ -124,6 +126,7 @@ impl Notice {
             obstacle: obstacle.filter(|_| incomplete).cloned(),
             position: Some(waiting.class_position),
             eta: waiting.eta,
+            deadline: waiting.deadline,
             since: None,
         }
     }
@@ -136,6 +139,7 @@ impl Notice {
             obstacle: Some(Obstacle::Unaccepted(why.into())),
             position: None,
             eta: None,
+            deadline: None,
             since: None,
         }
     }
@@ -158,9 +162,10 @@ impl Notice {
             return why;
         };
         let class = about.class;
-        let start = match self.is_planned() {
-            true => format!("; {}", words::start(self.eta, now)),
-            false => String::new(),
+        let start = match (self.is_planned(), self.deadline) {
+            (true, deadline) => format!("; {}", words::start(self.eta, deadline, now)),
+            (false, Some(deadline)) => format!("; {}", words::end(deadline, now)),
+            (false, None) => String::new(),
         };
         format!("{why}; position {position} of class {class}{start}")
     }
@@ -189,11 +194,23 @@ impl Notice {
         ]
     }
 
-    /// Returns the expected start, if it is more than a lower bound.
+    /// Returns the expected start, if it is more than a lower bound, and the job does not fail before.
     #[must_use]
     pub fn start(&self) -> Option<Millis> {
         let eta = self.eta.filter(|eta| !eta.at_least && self.is_planned());
-        eta.map(|eta| eta.mean)
+        let start = eta.map(|eta| eta.mean);
+        start.filter(|&start| !self.deadline.is_some_and(|end| end.fails_before(start)))
+    }
+
+    /// Reports whether somebody must do something before the job can start.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        let never = matches!(self.reason, Reason::Never | Reason::NeverTogether { .. });
+        let stuck = matches!(
+            self.obstacle,
+            Some(Obstacle::Refused(_) | Obstacle::Unaccepted(_))
+        );
+        never || stuck
     }
 
     /// Reports whether the job starts when GPUs become free, and needs nothing else.
@@ -211,7 +228,10 @@ impl Notice {
             return Some(Urgency::Now);
         }
         let moved = has_moved(before.position, self.position);
-        if moved || has_shifted(before.start(), self.start(), now) {
+        if moved
+            || has_shifted(before.start(), self.start(), now)
+            || self.deadline != before.deadline
+        {
             return Some(Urgency::Soon);
         }
         let same = self.reason == before.reason && self.obstacle == before.obstacle;

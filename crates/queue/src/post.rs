@@ -28,6 +28,11 @@ const CONTROLLER: &str = "nvlink-domains.io/queue";
 /// What the queue does, and says, in Events.
 const ACTION: &str = "Queue";
 const REASON: &str = "Queued";
+/// The kind of Events that need somebody to do something. GitLab Runner shows no others in a job's log.
+const WARNING: &str = "Warning";
+/// What it does when it fails a pod, and how long it waits for that Event to be written.
+const FAIL: &str = "Fail";
+const PATIENCE: Duration = Duration::from_secs(5);
 /// What it does when it compares a placement with what the pod got.
 const COMPARE: &str = "Compare";
 /// The most characters of an Event's text, which may have 1 KiB; it is ASCII but for names.
@@ -99,13 +104,13 @@ impl Poster {
             super::failpoint::passed("show");
         }
         let mut failed = status.err();
-        if let Some(note) = task.event.filter(|_| written) {
+        if let Some((note, warning)) = task.event.filter(|_| written) {
             let said = Said {
                 // The board says the same only once, so nothing is aggregated.
                 name: format!("{:x}", Timestamp::now().as_nanosecond()),
                 action: ACTION,
                 reason: REASON,
-                kind: "Normal",
+                kind: if warning { WARNING } else { "Normal" },
                 note: &note,
             };
             failed = self.event(&task.document, &said).await.err();
@@ -140,6 +145,34 @@ impl Poster {
             written: matches!(status, Ok(true)),
             failed: status.err(),
         }
+    }
+
+    /// Says in an Event why a pod is about to fail: whoever sees that it failed reads its Events at once.
+    /// The Event has one name for each pod, so a second attempt creates no second one. The pod fails all
+    /// the same if it cannot be written.
+    pub(super) async fn warn(&self, document: &Value, reason: &str, note: &str) {
+        let uid = pod::at(document, &["metadata", "uid"]).and_then(Value::as_str);
+        let said = Said {
+            name: format!("failed.{}", uid.unwrap_or_default()),
+            action: FAIL,
+            reason,
+            kind: WARNING,
+            note,
+        };
+        let written = tokio::time::timeout(PATIENCE, self.event(document, &said)).await;
+        let failed = match written {
+            Ok(Ok(())) => return,
+            Ok(Err(failed)) => failed.reason,
+            Err(_) => format!("no answer within {}s", PATIENCE.as_secs()),
+        };
+        let name = pod::text(document, &["metadata", "name"]);
+        let namespace = pod::text(document, &["metadata", "namespace"]);
+        tracing::warn!(
+            namespace,
+            name,
+            reason = failed,
+            "cannot write the Event of a pod that fails"
+        );
     }
 
     async fn status(&self, document: &Value, patch: &Value) -> Result<bool, Failed> {

@@ -1,8 +1,11 @@
 //! What a round says, in words. Pure.
 
 use k8s_openapi::jiff::{Timestamp, Unit, tz::TimeZone};
-use nvlink_planner::{Eta, Millis, Reason, Why};
+use nvlink_api::class::duration;
+use nvlink_planner::{Deadline, Eta, Millis, OnTimeout, Reason, Why};
 use nvlink_topology::{Scope, labels};
+
+use super::Member;
 
 /// Returns the reason as one word, as conditions and Events have it.
 pub fn word(reason: &Reason) -> &'static str {
@@ -141,8 +144,61 @@ fn never_together(pods: usize, scope: Scope) -> String {
     )
 }
 
-/// Returns when a job is expected to start, as seen at `now`.
-pub(super) fn start(eta: Option<Eta>, now: Millis) -> String {
+/// Returns when a job is expected to start and when its waiting ends, the earlier of the two first, as
+/// seen at `now`.
+pub(super) fn start(eta: Option<Eta>, deadline: Option<Deadline>, now: Millis) -> String {
+    let Some(deadline) = deadline else {
+        return expected(eta, now);
+    };
+    let ends = end(deadline, now);
+    match eta {
+        Some(eta) if eta.mean <= deadline.at => format!("{}; {ends}", expected(Some(eta), now)),
+        Some(eta) if deadline.then == OnTimeout::Reject => format!(
+            "{ends}, and its GPUs are not expected to be free before {}",
+            clock(eta.mean, now)
+        ),
+        _ => format!("{ends}; {}", expected(eta, now)),
+    }
+}
+
+/// Returns what happens to a job that waits for too long, as seen at `now`.
+pub(super) fn end(deadline: Deadline, now: Millis) -> String {
+    let then = match deadline.then {
+        OnTimeout::Reject => "fails",
+        OnTimeout::Spread => "starts without a common NVLink domain",
+    };
+    format!("{then} if it still waits at {}", clock(deadline.at, now))
+}
+
+/// Returns why a pod failed that waited for as long as `member` may, `why` being what it waited for. The
+/// developer of a CI job reads this in the job's log, and cannot look into the cluster.
+pub fn timed_out(member: &Member, why: &str, never: bool) -> String {
+    let class = &member.class;
+    let waited = member.timeout.unwrap_or_default();
+    let waited = span(Millis::try_from(waited.as_millis()).unwrap_or(Millis::MAX));
+    let again = if never {
+        ""
+    } else {
+        ". Start the job again later"
+    };
+    let longer = match member.limited_by {
+        _ if never => String::new(),
+        None => format!(
+            "; to let jobs wait longer, an administrator raises placement.queueTimeout of class {class:?}"
+        ),
+        Some(system) => format!(
+            "; {} gives up after {}, so to let jobs wait longer, an administrator raises {}, and sets placement.queueTimeout of class {class:?}",
+            system.name(),
+            duration::shown(system.gives_up()),
+            system.setting()
+        ),
+    };
+    format!(
+        "the pod waited {waited} in the queue of class {class:?}, which is as long as it may: {why}{again}{longer}"
+    )
+}
+
+fn expected(eta: Option<Eta>, now: Millis) -> String {
     match eta {
         None => "when it starts is not known, since not all that it waits for say when they end"
             .to_owned(),

@@ -11,6 +11,7 @@ mod contention;
 mod disrupted;
 mod domains;
 mod gangs;
+mod gitlab;
 mod idle;
 mod jobs;
 mod large;

@@ -7,7 +7,8 @@
 
 use json_patch::jsonptr::Pointer;
 use nvlink_api::{
-    class::{Class, GITLAB_GIVES_UP, duration},
+    ci::CiSystem,
+    class::{Class, duration},
     patch::Editor,
     pod,
 };
@@ -58,12 +59,6 @@ pub fn is_queued(pod: &Value) -> bool {
     gates(pod).any(|gate| gate == labels::QUEUE_GATE)
 }
 
-/// Reports whether GitLab Runner made the pod.
-pub fn is_of_gitlab(pod: &Value) -> bool {
-    pod::metadata(pod, "labels", "project.runner.gitlab.com/id").is_some()
-        || pod::metadata(pod, "annotations", "job.runner.gitlab.com/id").is_some()
-}
-
 /// Adds the gate to a pod that waits, unless it has it. Returns warnings for the user.
 pub(super) fn gate(editor: &mut Editor, chosen: &Chosen) -> Result<Vec<String>, Refusal> {
     match &chosen.gating {
@@ -92,11 +87,9 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
         namespace,
         ..
     } = chosen;
-    let gitlab = is_of_gitlab(pod);
-    let timeout = class
-        .queue
-        .as_ref()
-        .and_then(|queue| queue.timeout_of(gitlab));
+    let system = CiSystem::of(pod);
+    let queue = class.queue.as_ref();
+    let timeout = queue.and_then(|queue| queue.timeout_of(system));
     let longest = timeout.map_or_else(String::new, |timeout| {
         format!(" for at most {}", duration::shown(timeout))
     });
@@ -119,11 +112,8 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
             class.name
         ));
     }
-    if gitlab && timeout.is_some_and(|timeout| timeout >= GITLAB_GIVES_UP) {
-        lines.push(format!(
-            "GitLab Runner fails the job after its poll_timeout, 180s unless raised, but class {:?} lets pods wait{longest}",
-            class.name
-        ));
+    if let Some(system) = system {
+        lines.extend(of_system(system, class, timeout));
     }
     // The owner of a pod may know the size.
     let alone = pod::list(pod, &["metadata", "ownerReferences"])
@@ -137,4 +127,28 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Returns what a user should know about the time that the CI system of a pod gives it.
+fn of_system(
+    system: CiSystem,
+    class: &Class,
+    timeout: Option<std::time::Duration>,
+) -> Option<String> {
+    let (name, setting) = (system.name(), system.setting());
+    let gives_up = duration::shown(system.gives_up());
+    let queue = class.queue.as_ref()?;
+    match queue.timeout {
+        None => Some(format!(
+            "{name} gives up after {gives_up}, so its pods wait for at most {}: to let them wait longer, raise {setting} and set placement.queueTimeout of class {:?}",
+            duration::shown(timeout?),
+            class.name
+        )),
+        Some(_) if timeout? >= system.gives_up() => Some(format!(
+            "{name} gives up after {gives_up} unless {setting} is raised, but class {:?} lets pods wait for {}",
+            class.name,
+            duration::shown(timeout?)
+        )),
+        Some(_) => None,
+    }
 }

@@ -3,14 +3,10 @@
 use std::time::Duration;
 
 use super::{InvalidClass, duration};
-use crate::crd::domain_class::{DomainClassSpec, OnQueueTimeout, Order, WhenUnavailable};
-
-/// The default of GitLab Runner's `poll_timeout`: after this time without a running pod, the job
-/// fails (<https://docs.gitlab.com/runner/executors/kubernetes/>).
-pub const GITLAB_GIVES_UP: Duration = Duration::from_secs(180);
-/// How long pods of GitLab Runner wait in classes without `queueTimeout`: short enough that the
-/// queue still says why the job did not start.
-const GITLAB_DEFAULT: Duration = Duration::from_secs(150);
+use crate::{
+    ci::CiSystem,
+    crd::domain_class::{DomainClassSpec, OnQueueTimeout, Order, WhenUnavailable},
+};
 
 /// How the pods of a class wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +45,11 @@ impl Queue {
         .filter(|_| placement.when_unavailable == WhenUnavailable::Queue))
     }
 
-    /// Returns how long a pod may wait, by the class or, in pods that GitLab Runner made, by the
-    /// runner's default; `None`: forever.
+    /// Returns how long a pod may wait, by the class or, in pods of a CI system, by its default; `None`:
+    /// forever.
     #[must_use]
-    pub fn timeout_of(&self, gitlab: bool) -> Option<Duration> {
-        self.timeout.or(gitlab.then_some(GITLAB_DEFAULT))
+    pub fn timeout_of(&self, system: Option<CiSystem>) -> Option<Duration> {
+        self.timeout.or(system.map(CiSystem::waits))
     }
 
     /// Reports whether a pod starts outside its scope at the end of its time.
@@ -104,17 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_gitlab_wait_less_than_the_runner() {
+    fn pods_of_ci_systems_wait_as_long_as_these_unless_the_class_says() {
         let class = |placement: Value| {
             let mut placement = placement;
             placement["whenUnavailable"] = json!("Queue");
             of(json!({"placement": placement})).unwrap().unwrap()
         };
         let plain = class(json!({}));
-        assert!(plain.timeout_of(true).unwrap() < GITLAB_GIVES_UP);
-        assert_eq!(plain.timeout_of(false), None);
+        let prow = Some(CiSystem::Prow);
+        assert_eq!(plain.timeout_of(prow), Some(CiSystem::Prow.waits()));
+        assert_eq!(plain.timeout_of(None), None);
         let set = class(json!({"queueTimeout": "10m"}));
-        assert_eq!(set.timeout_of(true), Some(Duration::from_secs(600)));
+        assert_eq!(set.timeout_of(prow), Some(Duration::from_secs(600)));
         assert!(!set.may_leave_scope());
         assert!(class(json!({"onQueueTimeout": "Spread"})).may_leave_scope());
         assert!(class(json!({"waitingCostPercent": 1})).may_leave_scope());

@@ -1,10 +1,7 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
 use nvlink_admission::{decide::Together, view::GangRoom};
-use nvlink_api::{
-    crd::domain_class::{Mapping, OnQueueTimeout},
-    pod,
-};
+use nvlink_api::{crd::domain_class::Mapping, pod};
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
 use nvlink_queue::{Life, notice::REFUSED};
 use nvlink_topology::{Scope, labels};
@@ -290,7 +287,7 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
         return;
     };
     this.waited_seconds = Some((now - job.created).max(0) / 1000);
-    this.deadline = job.deadline.map(deadline);
+    this.deadline = job.deadline.map(DeadlineRow::from);
     let Some(explanation) = explanation else {
         acts(state, id, &job, this);
         return;
@@ -320,14 +317,16 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     this.help = job.complete.then(|| help::find(state, id, &job, eta));
 }
 
-fn deadline(deadline: Deadline) -> DeadlineRow {
-    DeadlineRow {
-        at: words::stamp(deadline.at),
-        millis: deadline.at,
-        then: match deadline.then {
-            OnTimeout::Reject => "Reject",
-            OnTimeout::Spread => "Spread",
-        },
+impl From<Deadline> for DeadlineRow {
+    fn from(deadline: Deadline) -> Self {
+        Self {
+            at: words::stamp(deadline.at),
+            millis: deadline.at,
+            then: match deadline.then {
+                OnTimeout::Reject => "Reject",
+                OnTimeout::Spread => "Spread",
+            },
+        }
     }
 }
 
@@ -347,20 +346,7 @@ fn told(state: &State<'_>, this: &mut Explained) {
         Some(position) => format!("waits in the queue of class {class}: position {position}"),
         None => format!("waits in the queue of class {class}"),
     };
-    if let Some(member) = &pod.member
-        && let Some((created, timeout)) = pod.created.zip(member.timeout)
-        && let Some(queue) = state
-            .class(&member.class)
-            .and_then(|class| class.queue.as_ref())
-    {
-        let millis = created.saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
-        let spread = queue.on_timeout == OnQueueTimeout::Spread;
-        this.deadline = Some(DeadlineRow {
-            at: words::stamp(millis),
-            millis,
-            then: if spread { "Spread" } else { "Reject" },
-        });
-    }
+    this.deadline = row.deadline;
 }
 
 /// Says why the leader could not start a job that had its turn, and whether that is so.

@@ -147,8 +147,14 @@ impl Explained {
     }
 
     fn expected(&self, eta: &EtaRow) -> String {
-        let least = if eta.at_least { "not before " } else { "" };
         let at = words::moment(eta.at, self.now());
+        let ends = self.deadline.as_ref().filter(|end| end.then == "Reject");
+        if ends.is_some_and(|end| end.millis < eta.at) {
+            return format!(
+                "no, as far as can be told: its GPUs are expected to be free {at}, after it is rejected"
+            );
+        }
+        let least = if eta.at_least { "not before " } else { "" };
         let upper = eta
             .upper
             .map(|upper| format!(", at the latest {}", words::moment(upper, self.now())));

@@ -5,7 +5,7 @@ use nvlink_planner::Millis;
 use super::{
     report::{ClassRow, DomainRow, HolderRow, Status},
     table::{Column, table, wrap},
-    waiting::{EtaRow, QueueRow},
+    waiting::QueueRow,
     words,
 };
 
@@ -87,9 +87,7 @@ impl Status {
                 row.class.clone(),
                 row.gpus.to_string(),
                 waited(row.waited_seconds),
-                row.eta
-                    .as_ref()
-                    .map_or_else(|| "-".to_owned(), |eta| short(eta, now)),
+                row.starts(now),
                 reason,
             ]
         });
@@ -138,11 +136,6 @@ fn waited(seconds: Option<i64>) -> String {
 }
 
 /// Returns how long it takes until a job is expected to start.
-fn short(eta: &EtaRow, now: Millis) -> String {
-    let least = if eta.at_least { ">" } else { "" };
-    format!("{least}{}", words::span(eta.at - now))
-}
-
 fn more(number: usize, what: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     match number {

@@ -1,14 +1,16 @@
 //! The rows of jobs that wait: in the queue, and elsewhere. Pure.
 
 use nvlink_admission::decide::elsewhere;
-use nvlink_planner::{Action, Job, Millis, Name};
+use nvlink_planner::{Action, Deadline, Job, Millis, Name};
 use nvlink_queue::{
     Life,
     notice::{About, Notice, REFUSED, UNACCEPTED},
+    on_timeout,
 };
 use serde::Serialize;
 
 use super::{
+    explain::DeadlineRow,
     state::{Pod, State},
     words,
 };
@@ -31,8 +33,12 @@ pub struct QueueRow {
     pub gpus: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_seconds: Option<i64>,
+    /// When it is expected to start; absent if that is not known, or if it is rejected before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<EtaRow>,
+    /// When its waiting ends, and what happens then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineRow>,
     /// Why it waits, in one word.
     pub reason: String,
     /// Why it waits, as a sentence.
@@ -54,6 +60,22 @@ pub struct EtaRow {
     pub(super) at: Millis,
     #[serde(skip)]
     pub(super) upper: Option<Millis>,
+}
+
+impl QueueRow {
+    /// Returns for a table in how long it starts or, if that is not known or later, fails.
+    pub(super) fn starts(&self, now: Millis) -> String {
+        match (&self.eta, &self.deadline) {
+            (Some(eta), _) => {
+                let least = if eta.at_least { ">" } else { "" };
+                format!("{least}{}", words::span(eta.at - now))
+            }
+            (None, Some(end)) if end.then == "Reject" && self.position.is_some() => {
+                format!("fails {}", words::span(end.millis - now))
+            }
+            _ => "-".to_owned(),
+        }
+    }
 }
 
 impl EtaRow {
@@ -126,7 +148,7 @@ impl State<'_> {
         let waiting = plan.round.waiting.iter().filter_map(|one| {
             let job = plan.planner.waiting(&one.job)?;
             let eta = one
-                .eta
+                .promise()
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
             let (reason, message, eta) = match self.refused(job) {
                 Some(why) => (REFUSED, why.to_owned(), None),
@@ -190,6 +212,7 @@ impl State<'_> {
             gpus: job.members.iter().map(|member| member.gpus).sum(),
             waited_seconds: Some((self.now - job.created).max(0) / 1000),
             eta: None,
+            deadline: job.deadline.map(DeadlineRow::from),
             reason: String::new(),
             message: String::new(),
         }
@@ -212,6 +235,18 @@ impl State<'_> {
             (order(a), &a.namespace, &a.pod).cmp(&(order(b), &b.namespace, &b.pod))
         });
         rows
+    }
+
+    /// Returns when the waiting of a pod ends, as its class says.
+    fn told_deadline(&self, pod: &Pod<'_>) -> Option<DeadlineRow> {
+        let member = pod.member.as_ref()?;
+        let queue = self.class(&member.class)?.queue.as_ref()?;
+        let timeout = Millis::try_from(member.timeout?.as_millis()).unwrap_or(Millis::MAX);
+        let deadline = Deadline {
+            at: pod.created?.saturating_add(timeout),
+            then: on_timeout(queue.on_timeout),
+        };
+        Some(deadline.into())
     }
 
     /// Returns a pod that waits, as the queue's leader described it. That its class cannot be used is
@@ -247,6 +282,7 @@ impl State<'_> {
             eta: eta
                 .filter(|_| why.is_none())
                 .map(|eta| EtaRow::new(eta.as_millisecond(), None, false)),
+            deadline: self.told_deadline(pod),
             reason: reason.to_owned(),
             message: message.to_owned(),
         }

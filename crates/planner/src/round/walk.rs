@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nvlink_topology::Scope;
 
 use crate::{
-    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting,
+    Action, Deadline, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting,
     assumed_end::FAR,
     queue::Entry,
     round::{
@@ -22,6 +22,10 @@ use crate::{
 /// The pause before a round that goes on with searches for which the last one had no steps left,
 /// milliseconds.
 const PAUSE: Millis = 1_000;
+/// For how long after its deadline a job waits for a place that is about to be free, such as that of a
+/// pod that is being deleted, milliseconds: most of the 30 seconds that Kubernetes gives such a pod.
+/// GitLab Runner gives up 30 seconds after the deadline.
+const MOMENT: Millis = 20_000;
 
 /// A place that a job has reserved, or is expected to get.
 pub(crate) struct Reserved {
@@ -55,6 +59,8 @@ struct Walk {
     patience: Patience,
     /// When a place will be kept for another job, if nothing else happens.
     patient: Option<Millis>,
+    /// When a deadline is over that waits for a place.
+    late: Option<Millis>,
     /// The nodes that the jobs may use for which a place is kept, one bit each.
     kept: Vec<Vec<u64>>,
     /// The nodes of sets.
@@ -82,7 +88,7 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let deadline = plan.queue.next_deadline(now);
     walk.expect(&mut plan);
     let open = plan.search.is_open().then(|| now.saturating_add(PAUSE));
-    let wakes = [valid, deadline, back, walk.patient, open];
+    let wakes = [valid, deadline, back, walk.patient, walk.late, open];
     walk.round.wake = wakes.into_iter().flatten().min();
     walk.reserved.sort_by_key(|one| one.at);
     plan.finish();
@@ -102,18 +108,34 @@ impl Walk {
                 plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 self.round.actions.push(Action::Release(release));
             }
-            (Outcome::Wait { reason, .. }, Some(deadline)) => {
-                self.expire(plan, number, entry, deadline.then, reason);
-            }
             (
                 Outcome::Wait {
                     reason,
                     target,
                     free,
                 },
-                None,
-            ) => self.waits(plan, number, entry, reason, target, free),
+                expired,
+            ) => match expired.filter(|end| !self.is_about_to_start(plan, *end, target.as_ref())) {
+                Some(deadline) => self.expire(plan, number, entry, deadline.then, reason),
+                None => self.waits(plan, number, entry, reason, target, free),
+            },
         }
+    }
+
+    /// Reports whether a place for a job whose deadline passed becomes free so soon that the deadline
+    /// waits for it.
+    fn is_about_to_start(
+        &mut self,
+        plan: &Plan<'_>,
+        deadline: Deadline,
+        target: Option<&Target>,
+    ) -> bool {
+        let last = deadline.at.saturating_add(MOMENT);
+        let soon = target.is_some_and(|target| target.start <= last) && plan.now < last;
+        if soon {
+            self.late = [self.late, Some(last)].into_iter().flatten().min();
+        }
+        soon
     }
 
     /// Reports whether a job ahead has found no place that asks for no more. Whoever starts
@@ -231,6 +253,7 @@ impl Walk {
             position: self.waiting,
             class_position: *in_class,
             eta,
+            deadline: entry.job.deadline,
             reason,
         });
     }

@@ -41,6 +41,34 @@ fn a_deadline_rejects_or_spreads() {
     assert!(spread.quality < 1.0 && spread.scope == Scope::Node);
 }
 
+#[test]
+fn a_deadline_waits_for_a_place_that_is_free_in_a_moment() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    fed.pod("leaves", pod("n", &[0, 1, 2, 3, 4, 5, 6, 7], Some(20_000)));
+    fed.job("next", until(OnTimeout::Reject, job(1, 8, 10)));
+    let round = fed.round(9_000);
+    assert!(round.actions.is_empty(), "{}", told(&round));
+    assert_eq!(round.waiting.len(), 1);
+    assert_eq!(round.wake, Some(20_000));
+    // It is free earlier.
+    let mut early = fed.fresh();
+    early.pod(&"leaves".into(), None);
+    let released = told(&early.round(19_000));
+    assert!(released.starts_with("next on n"), "{released}");
+    // It is not free after all.
+    fed.pod("leaves", pod("n", &[0, 1, 2, 3, 4, 5, 6, 7], Some(50_000)));
+    let round = told(&fed.round(29_000));
+    assert!(round.starts_with("next rejected: "), "{round}");
+    // Nothing is about to be free.
+    let mut far = Fed::default();
+    far.node("n", switched());
+    far.pod("stays", pod("n", &[0, 1, 2, 3, 4, 5, 6, 7], Some(30_000)));
+    far.job("next", until(OnTimeout::Reject, job(1, 8, 10)));
+    let round = told(&far.round(9_000));
+    assert!(round.starts_with("next rejected: "), "{round}");
+}
+
 /// A pod without a place would get the next GPUs that are free from the scheduler, before the
 /// jobs ahead of it.
 #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_planner::{Action, Millis, Name, Reject, Release};
+use nvlink_planner::{Action, Millis, Name, Reason, Reject, Release};
 use nvlink_topology::Pattern;
 
 use super::{
@@ -258,14 +258,13 @@ impl State {
 
     fn reject(&mut self, reject: Reject) {
         let mut members = reject.pods.iter().filter_map(|pod| self.feed.member(pod));
-        let Some(about) = members.next().map(About::from) else {
+        let Some(member) = members.next() else {
             return;
         };
         let obstacle = self.feed.obstacle(&reject.job);
-        let why = notice::why(&reject.reason, obstacle, about);
-        let class = about.class;
-        let message =
-            format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
+        let why = notice::why(&reject.reason, obstacle, About::from(member));
+        let never = matches!(reject.reason, Reason::Never | Reason::NeverTogether { .. });
+        let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());
         for pod in reject.pods {
             let Some(document) = self.feed.document(&pod) else {

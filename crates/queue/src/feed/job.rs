@@ -349,10 +349,13 @@ impl Context<'_> {
             .map(|place| pod.placed(place))
             .or_else(|| pod.since())
             .unwrap_or_default();
-        let end = self.run(pod, since).map(|run| Estimate {
-            mean: since.saturating_add(run.mean),
-            ..run
-        });
+        let end = match pod.life {
+            Life::Deleting { gone, .. } => Some(Estimate::exact(gone.as_millisecond())),
+            _ => self.run(pod, since).map(|run| Estimate {
+                mean: since.saturating_add(run.mean),
+                ..run
+            }),
+        };
         let member = pod.member.as_ref();
         Some(PodState {
             node: node.into(),

@@ -4,7 +4,7 @@ use std::{fmt::Write, sync::Arc};
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
-use nvlink_planner::{Eta, Millis, Reason, Waiting};
+use nvlink_planner::{Deadline, Eta, Millis, OnTimeout, Reason, Waiting};
 use nvlink_queue::{
     board::{Board, Task},
     feed::Feed,
@@ -41,6 +41,7 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
         obstacle: None,
         position: Some(position),
         eta,
+        deadline: None,
         since: None,
     }
 }
@@ -90,6 +91,60 @@ fn each_reason_in_words() {
         }
     }
     check_golden("shown.txt", &text);
+}
+
+#[test]
+fn the_earlier_of_start_and_deadline_comes_first() {
+    let said = |then, minutes, eta, reason| {
+        let at = NOW + minutes * MINUTE;
+        let notice = Notice {
+            deadline: Some(Deadline { at, then }),
+            ..notice(reason, 1, eta)
+        };
+        let promised = notice.start().is_some();
+        (notice.message(about(Scope::Node), NOW), promised)
+    };
+    let full = Reason::Full { asked: 4, free: 1 };
+    let soon = at(NOW + 12 * MINUTE);
+    for (then, minutes, eta, promised, words) in [
+        (
+            OnTimeout::Reject,
+            20,
+            soon,
+            true,
+            "; expected to start at 14:06 UTC; fails if it still waits at 14:14 UTC",
+        ),
+        (
+            OnTimeout::Reject,
+            2,
+            soon,
+            false,
+            "; fails if it still waits at 13:56 UTC, and its GPUs are not expected to be free before 14:06 UTC",
+        ),
+        (
+            OnTimeout::Spread,
+            2,
+            soon,
+            true,
+            "; starts without a common NVLink domain if it still waits at 13:56 UTC; expected to start at 14:06 UTC",
+        ),
+        (
+            OnTimeout::Reject,
+            2,
+            None,
+            false,
+            "; fails if it still waits at 13:56 UTC; when it starts is not known, since not all that it waits for say when they end",
+        ),
+    ] {
+        let (text, start) = said(then, minutes, eta, full.clone());
+        assert!(text.ends_with(words), "{text}");
+        assert_eq!(start, promised, "{text}");
+    }
+    let (text, _) = said(OnTimeout::Reject, 2, None, Reason::Never);
+    assert!(
+        text.ends_with("; fails if it still waits at 13:56 UTC"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -222,6 +277,7 @@ fn waiting(name: &str, notice: &Notice) -> Waiting {
         position: notice.position.unwrap(),
         class_position: notice.position.unwrap(),
         eta: notice.eta,
+        deadline: notice.deadline,
         reason: notice.reason.clone(),
     }
 }
@@ -241,7 +297,8 @@ fn a_pod_is_written_when_it_begins_to_wait_and_when_that_changes() {
     };
     let a = "team/a".into();
     let first = look(&mut board, &full(2, 3, start), NOW).unwrap();
-    let said = first.event.unwrap();
+    let (said, warning) = first.event.unwrap();
+    assert!(!warning, "{said}");
     assert!(said.contains("position 3 of class fast"), "{said}");
     // Its end is not known, then it is.
     assert_eq!(look(&mut board, &full(2, 2, start), NOW + 1000), None);
@@ -386,7 +443,7 @@ fn a_pod_whose_class_cannot_be_used_says_so_until_it_can_be() {
     assert_eq!(names(&tasks), ["team/a"]);
     let why =
         format!("its class fast cannot be used, so it waits until that is corrected: {unknown}");
-    assert_eq!(tasks[0].event.as_ref(), Some(&why));
+    assert_eq!(tasks[0].event.as_ref(), Some(&(why.clone(), true)));
     apply(&mut a, &tasks[0].patch);
     assert_eq!(a["status"]["conditions"][0]["reason"], "Unaccepted");
     assert_eq!(a["status"]["conditions"][0]["message"], why);

@@ -30,7 +30,7 @@ fn a_pod_that_cannot_be_released_says_why() {
     assert_eq!(
         message,
         format!(
-            "it had its turn, but the queue cannot start it and tries again: {WHY}; position 1 of class line"
+            "it had its turn, but the queue cannot start it and tries again: {WHY}; position 1 of class line; fails if it still waits at 11:00 UTC"
         )
     );
     // What happens next is another reason.

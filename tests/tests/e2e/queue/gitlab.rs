@@ -1,0 +1,156 @@
+//! What the developer of a GitLab job reads in its log: the jobs run by the double of GitLab Runner.
+
+use std::time::Duration;
+
+use nvlink_tests::{GitlabJob, JobEnd, Kubectl, wait_until};
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, SOON};
+
+/// The account of the runner, in the namespace of its jobs.
+const RUNNER: &str = "system:serviceaccount:team:runner";
+
+/// Returns a job of 4 GPUs.
+fn job(name: &str) -> Value {
+    let gpus = json!({"containers": [{"name": "build", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]});
+    json!({
+        "id": 7, "name": name, "project_id": 42, "project_name": "vision", "root_namespace_id": 9,
+        "script": "echo trained",
+        "runner": {
+            "name": "gpu", "namespace": "team", "poll_interval": 1, "poll_timeout": 60,
+            "pod_labels_overwrite_allowed": true, "pod_annotations_overwrite_allowed": true,
+            "pod_termination_grace_period_seconds": 0, "pod_spec": [gpus],
+        },
+    })
+}
+
+/// Gives the runner what its documentation demands, and no more.
+fn runner(cluster: &Cluster) {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let rules = [
+        rule("", &["pods"], &["create", "delete", "get", "list", "watch"]),
+        rule(
+            "",
+            &["pods/exec", "pods/attach"],
+            &["create", "get", "patch", "delete"],
+        ),
+        rule("", &["events"], &["list", "watch"]),
+        rule("", &["serviceaccounts"], &["get"]),
+    ];
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "runner"}, "rules": rules,
+    });
+    cluster.team.create(&role).unwrap();
+    for arguments in [
+        &["serviceaccount", "runner"][..],
+        &[
+            "rolebinding",
+            "runner",
+            "--role=runner",
+            "--serviceaccount=team:runner",
+        ],
+    ] {
+        cluster
+            .team
+            .run(&[&["create"], arguments].concat())
+            .unwrap();
+    }
+}
+
+fn start(cluster: &Cluster, job: &Value) -> GitlabJob {
+    let kubeconfig = cluster.plane.kubeconfig_for(RUNNER).unwrap();
+    GitlabJob::start(&kubeconfig, job).unwrap()
+}
+
+/// Returns the log of a job that ends so.
+fn ended(cluster: &Cluster, job: &Value, end: JobEnd) -> String {
+    let run = start(cluster, job);
+    assert_eq!(run.end(SOON).unwrap(), end, "{}", run.log());
+    run.log()
+}
+
+#[track_caller]
+fn assert_parts(log: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(log.contains(part), "{part:?} is not in {log}");
+    }
+}
+
+fn none_left(team: &Kubectl) {
+    wait_until("the runner's pods to be gone", SOON, || {
+        let pods = team.get(&["pods", "-l", "manager.runner.gitlab.com/name=gpu"])?;
+        Ok(pods["items"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+            .then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_log_of_a_job_says_why_it_waits_and_why_it_was_rejected() {
+    let cluster = Cluster::start(&["n1"], json!({"queueTimeout": "10s"}));
+    runner(&cluster);
+    cluster.create_for("holds", 8, "1h");
+    cluster.bound("holds");
+    let log = ended(&cluster, &job("train"), JobEnd::SystemFailure);
+    let waits = "to be running on the node <unknown>, status is Pending\n";
+    // While it waits, the conditions; when it has failed, the Event.
+    assert_parts(
+        &log,
+        &[
+            waits,
+            "\tSchedulingGated: ",
+            "\tFull: \"it needs 4 GPUs in one NVLink domain, and none is free; position 1 of class line; fails if it still waits at ",
+            "UTC, and its GPUs are not expected to be free before ",
+            "WARNING: Event retrieved from the cluster: the pod waited 10s in the queue of class \"line\", which is as long as it may: it needs 4 GPUs in one NVLink domain, and none is free. Start the job again later; to let jobs wait longer, an administrator raises placement.queueTimeout of class \"line\"\n",
+            "ERROR: Job failed (system failure): prepare environment: waiting for pod running: pod status is failed.",
+        ],
+    );
+    assert_eq!(log.matches("Event retrieved").count(), 1, "{log}");
+    none_left(&cluster.team);
+
+    // GitLab repeats it, as its author wants: each attempt waits anew.
+    let mut again = job("again");
+    again["retries"] = json!(1);
+    let log = ended(&cluster, &again, JobEnd::SystemFailure);
+    assert_eq!(log.matches("Event retrieved").count(), 2, "{log}");
+
+    // No queue can start this one, so the log has a warning before the end, too.
+    let mut large = job("large");
+    large["runner"]["pod_spec"][0]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] =
+        json!("9");
+    let log = ended(&cluster, &large, JobEnd::SystemFailure);
+    assert_parts(
+        &log,
+        &["WARNING: Event retrieved from the cluster: no node of its class can ever hold it"],
+    );
+}
+
+#[test]
+fn a_job_that_is_cancelled_while_it_waits_leaves_its_place() {
+    let cluster = Cluster::start(&["n1"], json!({}));
+    runner(&cluster);
+    cluster.create("holds", 8);
+    cluster.bound("holds");
+    let waits = start(&cluster, &job("first"));
+    waits.wait_for("position 1 of class line", SOON).unwrap();
+    let second = start(&cluster, &job("second"));
+    second.wait_for("position 2 of class line", SOON).unwrap();
+    // Where the class says nothing, the runner's patience does.
+    let pods = cluster.team.get(&["pods", "-l", "pod"]).unwrap();
+    let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap();
+    let told = cluster.team.get(&["pod", pod]).unwrap();
+    let message = told["status"]["conditions"].to_string();
+    assert!(message.contains("fails if it still waits at "), "{message}");
+
+    assert_eq!(waits.cancel(SOON).unwrap(), JobEnd::Cancelled);
+    assert_parts(&waits.log(), &["ERROR: Job failed: canceled\n"]);
+    second.wait_for("position 1 of class line", SOON).unwrap();
+    cluster.end("holds");
+    second
+        .wait_for("to be running on the node n1, status is Pending", SOON)
+        .unwrap();
+    second.cancel(Duration::from_secs(30)).unwrap();
+}
