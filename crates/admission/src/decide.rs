@@ -32,7 +32,7 @@ mod project;
 mod refusal;
 mod together;
 
-use handover::Handover;
+use handover::{Handover, Keeper};
 
 pub use choose::{Choice, choose};
 pub use explain::STAYS_PENDING;
@@ -241,8 +241,14 @@ fn change(
             identity::label(pod, labels::GANG, &gang)?;
             // The queue keeps its gangs together itself, by the GPUs that it has seen free: pod
             // affinity cannot express that, and nobody could remove it later.
-            if !handover.done && !chosen.is_queued() {
-                affinity::join_gang(pod, chosen.gang_scope, &gang, settings)?;
+            let scope = match handover.keeper {
+                Keeper::Affinity => Some(chosen.gang_scope),
+                // As close as possible, wherever that is.
+                Keeper::Preference => Some(Scope::Cluster),
+                Keeper::Scheduler | Keeper::Nobody => None,
+            };
+            if let Some(scope) = scope.filter(|_| !chosen.is_queued()) {
+                affinity::join_gang(pod, scope, &gang, settings)?;
             }
         }
         // The label would attract the gang of that name to this pod.

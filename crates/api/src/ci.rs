@@ -75,6 +75,18 @@ impl CiSystem {
         }
     }
 
+    /// Returns where its administrators write what all its pods have.
+    #[must_use]
+    pub const fn configuration(self) -> &'static str {
+        match self {
+            Self::Gitlab => "the runner's config.toml",
+            Self::Prow => "Prow's presets and decoration",
+            Self::Buildkite => "pod-spec-patch of agent-stack-k8s",
+            Self::Arc => "the values of the scale set",
+            Self::Tekton => "default-pod-template of Tekton",
+        }
+    }
+
     /// Returns how long it waits, from the creation of the pod, if nobody has changed its setting.
     /// Tekton's time includes the run.
     #[must_use]

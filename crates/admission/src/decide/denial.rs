@@ -2,7 +2,7 @@
 
 use nvlink_api::{
     class::{Class, provider::Identity},
-    crd::access::GrantedIn,
+    crd::access::{CiProvider, GrantedIn},
 };
 use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
@@ -48,7 +48,11 @@ pub(super) fn denial(
             role(name, service_account, namespace, class.granted_in)
         )
     };
-    match (listing(subject, class, pod, namespace), remedy) {
+    let listed = listing(subject, class, pod, namespace);
+    if let (None, Some(unknown)) = (&listed, project::unknown(class, subject, pod)) {
+        return format!("{why}, and {unknown}");
+    }
+    match (listed, remedy) {
         (Some((project, command)), _) => format!(
             "{why}, and {project} is not listed in the class. To grant this right to {project}:\n{command}"
         ),
@@ -171,10 +175,12 @@ fn listing(
     namespace: &str,
 ) -> Option<(String, String)> {
     let mut entries = class.ci_projects.iter().enumerate();
-    let (index, entry) = entries.find(|(_, entry)| project::runs(entry, subject))?;
+    let Some((index, entry)) = entries.find(|(_, entry)| project::runs(entry, subject)) else {
+        return runner(subject, class, pod);
+    };
     let (who, field, value, present) = match entry.provider.identity() {
         Identity::Labels { project, .. } => {
-            let id = project::id(pod, project)?;
+            let id = project::told(pod, project).ok()??;
             let present = !entry.project_ids.is_empty();
             (format!("project {id}"), "projectIds", json!(id), present)
         }
@@ -199,4 +205,34 @@ fn listing(
         class.name
     );
     Some((who, command))
+}
+
+/// Returns the project of a GitLab job, and the command that lists its runner with it in a class that
+/// does not list the runner yet: a right of the service account would be one of all projects.
+fn runner(subject: &Subject, class: &Class, pod: &Value) -> Option<(String, String)> {
+    let Identity::Labels { project, .. } = CiProvider::Gitlab.identity() else {
+        return None;
+    };
+    let id = project::told(pod, project).ok()??;
+    let account = subject
+        .user
+        .username
+        .strip_prefix("system:serviceaccount:")?;
+    let (namespace, name) = account.split_once(':')?;
+    let entry = json!({
+        "provider": CiProvider::Gitlab.into_str(), "projectIds": [id],
+        "runners": [{"namespace": namespace, "serviceAccount": name}],
+    });
+    let patch = match class.ci_projects.is_empty() {
+        true => json!([{"op": "add", "path": "/spec/access/ciProjects", "value": [entry]}]),
+        false => json!([{"op": "add", "path": "/spec/access/ciProjects/-", "value": entry}]),
+    };
+    let command = format!(
+        "kubectl patch {RESOURCE}.{GROUP} {} --type=json -p '{patch}'",
+        class.name
+    );
+    Some((
+        format!("project {id} of GitLab, where {namespace}/{name} is the account of its runner,"),
+        command,
+    ))
 }

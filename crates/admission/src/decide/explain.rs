@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     By, Chosen, affinity,
     environment::Report,
-    handover::Handover,
+    handover::{Handover, Keeper},
     identity,
     refusal::{Refusal, Rule},
     together::Together,
@@ -90,7 +90,7 @@ impl Record {
             bandwidth_from: chosen.class.min_bandwidth.map(|_| BANDWIDTH_FROM),
             gang: chosen.intent.gang.as_deref().map(identity::shown),
             scheduler: handover.scheduler,
-            handed_over: handover.done,
+            handed_over: handover.keeper == Keeper::Scheduler,
             queued: chosen.is_queued(),
             devices: match chosen.class.mapping {
                 Mapping::DevicePlugin => None,

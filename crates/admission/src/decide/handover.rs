@@ -40,10 +40,15 @@ const NAMES: &[(&str, Scheduler)] = &[
 const KUEUE: &str = "kueue.x-k8s.io/";
 /// Names the LocalQueue of Kueue in which the pod waits.
 const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
-/// Kueue's gate on a pod that Kueue has already placed.
-const PLACED: &str = "kueue.x-k8s.io/topology";
+/// Kueue's gates: until it admits a pod, and until its topology-aware scheduling has chosen the node. Its
+/// pod webhook adds both to each new pod that no controller made; a pod of a Job that it has admitted with
+/// a topology has the second alone (pkg/controller/jobs/pod/pod_webhook.go and pkg/podset/podset.go).
+const ADMISSION: &str = "kueue.x-k8s.io/admission";
+const TOPOLOGY: &str = "kueue.x-k8s.io/topology";
 const KUEUE_REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
 const KUEUE_PREFERRED: &str = "kueue.x-k8s.io/podset-preferred-topology";
+/// No topology is requested. In pods of a Job that requests none, Kueue writes it itself.
+const KUEUE_UNCONSTRAINED: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
 const KAI_TOPOLOGY: &str = "kai.scheduler/topology";
 const KAI_REQUIRED: &str = "kai.scheduler/topology-required-placement";
 const KAI_PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
@@ -59,7 +64,7 @@ const REQUESTS: &[(Scheduler, &[&str])] = &[
         &[
             KUEUE_REQUIRED,
             KUEUE_PREFERRED,
-            "kueue.x-k8s.io/podset-unconstrained-topology",
+            KUEUE_UNCONSTRAINED,
             "kueue.x-k8s.io/podset-slice-required-topology",
         ],
     ),
@@ -106,10 +111,25 @@ impl Scheduler {
 pub(super) struct Handover {
     /// The scheduler, if it is not the cluster's own.
     pub(super) scheduler: Option<&'static str>,
-    /// It keeps the pods of a job together, instead of our pod affinity.
-    pub(super) done: bool,
-    /// Why it does not, for the user.
+    /// What keeps the pods of a job together.
+    pub(super) keeper: Keeper,
+    /// Why the scheduler does not, for the user.
     pub(super) warning: Option<String>,
+}
+
+/// What keeps the pods of a job together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Keeper {
+    /// Our pod affinity.
+    #[default]
+    Affinity,
+    /// Our pod affinity as a preference: the scheduler may have chosen the nodes already, and a pod that
+    /// may not go to its node would be Pending while the others hold their GPUs.
+    Preference,
+    /// The scheduler, which was asked to.
+    Scheduler,
+    /// Nothing: the scheduler has chosen the nodes without being asked to.
+    Nobody,
 }
 
 /// Returns the scheduler other than the cluster's own that places the pod.
@@ -152,13 +172,16 @@ pub(super) fn hand_over(
 ) -> Result<Handover, Refusal> {
     let settled = &chosen.class.scheduler;
     let placer = Scheduler::of(editor.document());
-    let kept = |warning| Handover {
+    let kept = |keeper, warning| Handover {
         scheduler: placer.map(Into::into),
-        done: false,
+        keeper,
         warning,
     };
     let wanted = match settled.integration {
-        Integration::Gate | Integration::None => return Ok(kept(None)),
+        Integration::Gate | Integration::None => {
+            let (keeper, warning) = beside_kueue(editor.document(), chosen, settings);
+            return Ok(kept(keeper, warning));
+        }
         Integration::Kueue => Scheduler::Kueue,
         Integration::KAI => Scheduler::Kai,
         Integration::Volcano => Scheduler::Volcano,
@@ -169,39 +192,92 @@ pub(super) fn hand_over(
             "class {class:?} leaves its pods to {name}, but {name} does not place this pod, so it gets affinity instead; to use {name}, set {}",
             wanted.how()
         );
-        return Ok(kept(Some(warning)));
+        return Ok(kept(Keeper::Affinity, Some(warning)));
     }
-    let done = Handover {
-        scheduler: placer.map(Into::into),
-        done: true,
-        warning: None,
-    };
     let request = request(wanted, settled, chosen, settings);
     let pod = editor.document();
-    if said(pod, wanted) || gated(pod, |gate| gate == PLACED) || request.is_empty() {
+    if wanted == Scheduler::Kueue && is_placed(pod) && !request.is_empty() {
+        let (keeper, warning) = placed(pod, &request);
+        return Ok(kept(keeper, warning));
+    }
+    if said(pod, wanted) || request.is_empty() {
         set_queue(editor, settled)?;
-        return Ok(done);
+        return Ok(kept(Keeper::Scheduler, None));
     }
     if reads_elsewhere(pod, wanted) {
         let warning = unread(name, &request);
-        return Ok(kept(Some(warning)));
+        return Ok(kept(Keeper::Affinity, Some(warning)));
     }
     for (key, value) in request {
         editor.insert(pod::ANNOTATIONS, key, value.into())?;
     }
     set_queue(editor, settled)?;
-    Ok(done)
+    Ok(kept(Keeper::Scheduler, None))
+}
+
+/// Reports whether Kueue's topology-aware scheduling has the job of this pod admitted, and so knows the
+/// nodes of its pods.
+fn is_placed(pod: &Value) -> bool {
+    gated(pod, |gate| gate == TOPOLOGY) && !gated(pod, |gate| gate == ADMISSION)
+}
+
+/// Returns what keeps the pods of a job together that Kueue has placed.
+fn placed(pod: &Value, request: &[(&str, String)]) -> (Keeper, Option<String>) {
+    let asked = |key: &&&str| **key != KUEUE_UNCONSTRAINED && has(pod, key);
+    let keys = REQUESTS
+        .iter()
+        .filter(|(known, _)| *known == Scheduler::Kueue);
+    if keys.flat_map(|(_, keys)| *keys).any(|key| asked(&key)) {
+        return (Keeper::Scheduler, None);
+    }
+    let warning = format!(
+        "Kueue has chosen the nodes of this job without a topology, so nothing keeps its pods together, and pod affinity would only keep some of them Pending: annotate the pod template of the job with {}",
+        annotations(request)
+    );
+    (Keeper::Nobody, Some(warning))
+}
+
+/// Returns what keeps the pods of a job together whose class does not use Kueue, though Kueue has them.
+fn beside_kueue(pod: &Value, chosen: &Chosen, settings: &Settings) -> (Keeper, Option<String>) {
+    let Some((need, level)) =
+        level(chosen, settings).filter(|_| gated(pod, |gate| gate == TOPOLOGY))
+    else {
+        return (Keeper::Affinity, None);
+    };
+    let request = kueue(need, level);
+    if is_placed(pod) {
+        return placed(pod, &request);
+    }
+    let warning = format!(
+        "Kueue may choose the node of this pod by its topology-aware scheduling, so it gets pod affinity as a preference only: set scheduler.integration of class {:?} to Kueue, or annotate the pod with {}",
+        chosen.class.name,
+        annotations(&request)
+    );
+    (
+        Keeper::Preference,
+        Some(warning).filter(|_| !said(pod, Scheduler::Kueue)),
+    )
+}
+
+fn kueue(need: Need, level: &str) -> Vec<(&'static str, String)> {
+    let key = match need {
+        Need::Required => KUEUE_REQUIRED,
+        Need::Preferred => KUEUE_PREFERRED,
+    };
+    vec![(key, level.to_owned())]
+}
+
+/// Returns a request as text.
+fn annotations(request: &[(&str, String)]) -> String {
+    let request = request.iter().map(|(key, value)| format!("{key}: {value}"));
+    request.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the warning that the scheduler would not read the request on the pod.
 fn unread(name: &str, request: &[(&str, String)]) -> String {
-    let request: Vec<_> = request
-        .iter()
-        .map(|(key, value)| format!("{key}: {value}"))
-        .collect();
     format!(
         "{name} reads the request from the owner or group of this pod, not from the pod, so the pod gets affinity instead; to use {name}, annotate the owner or group with {}",
-        request.join(", ")
+        annotations(request)
     )
 }
 
@@ -215,12 +291,12 @@ fn request(
     let Some((need, level)) = level(chosen, settings) else {
         return Vec::new();
     };
-    let (kueue, kai, volcano) = match need {
-        Need::Required => (KUEUE_REQUIRED, KAI_REQUIRED, "hard"),
-        Need::Preferred => (KUEUE_PREFERRED, KAI_PREFERRED, "soft"),
+    let (kai, volcano) = match need {
+        Need::Required => (KAI_REQUIRED, "hard"),
+        Need::Preferred => (KAI_PREFERRED, "soft"),
     };
     match scheduler {
-        Scheduler::Kueue => vec![(kueue, level.to_owned())],
+        Scheduler::Kueue => kueue(need, level),
         Scheduler::Kai => {
             let topology = settled.topology.clone();
             let topology = topology.map(|name| (KAI_TOPOLOGY, name));
@@ -290,8 +366,11 @@ fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
 /// Reports whether the pod itself requests its topology.
 fn said(pod: &Value, scheduler: Scheduler) -> bool {
     let keys = REQUESTS.iter().filter(|(known, _)| *known == scheduler);
-    keys.flat_map(|(_, keys)| *keys)
-        .any(|key| pod::metadata(pod, "annotations", key).is_some())
+    keys.flat_map(|(_, keys)| *keys).any(|key| has(pod, key))
+}
+
+fn has(pod: &Value, annotation: &str) -> bool {
+    pod::metadata(pod, "annotations", annotation).is_some()
 }
 
 /// Reports whether the scheduler reads the request from another object than the pod.

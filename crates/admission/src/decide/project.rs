@@ -23,7 +23,7 @@ pub(super) fn of(class: &Class, subject: &Subject, pod: &Value, namespace: &str)
             Identity::Labels { project, .. } => Some(format!(
                 "{}.{}",
                 entry.provider.into_str(),
-                id(pod, project)?
+                told(pod, project).ok()??
             )),
             Identity::Account => None,
         }
@@ -53,14 +53,49 @@ pub(super) fn runs(entry: &CiProject, subject: &Subject) -> bool {
 fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str) -> bool {
     runs(entry, subject)
         && match entry.provider.identity() {
-            Identity::Labels { project, group } => {
-                id(pod, project).is_some_and(|id| entry.project_ids.contains(&id))
+            Identity::Labels { project, group } => told(pod, project).is_ok_and(|project| {
+                project.is_some_and(|id| entry.project_ids.contains(&id))
                     || id(pod, group).is_some_and(|id| entry.root_namespace_ids.contains(&id))
-            }
+            }),
             Identity::Account => entry.identities.iter().any(|account| {
                 account.namespace == namespace && account.service_account == subject.service_account
             }),
         }
+}
+
+/// Returns the project that a runner wrote into a label, if it wrote one. An error says that it cannot be
+/// told: the runner writes the same id into an annotation of the same name, and here they differ. Before
+/// GitLab Runner 17.9, a job may overwrite both.
+pub(super) fn told(pod: &Value, label: &str) -> Result<Option<u64>, String> {
+    let text = |field| pod::metadata(pod, field, label).and_then(Value::as_str);
+    let (written, noted) = (text("labels"), text("annotations"));
+    match noted {
+        Some(noted) if Some(noted) != written => Err(format!(
+            "the project of the pod cannot be told: its annotation {label} is {noted:?}, and its label is {:?}",
+            written.unwrap_or_default()
+        )),
+        _ => Ok(id(pod, label)),
+    }
+}
+
+/// Returns why the project of a pod is not known whose runner `class` lists, if the CI system should have
+/// written it.
+pub(super) fn unknown(class: &Class, subject: &Subject, pod: &Value) -> Option<String> {
+    let entry = class
+        .ci_projects
+        .iter()
+        .find(|entry| runs(entry, subject))?;
+    let Identity::Labels { project, .. } = entry.provider.identity() else {
+        return None;
+    };
+    let upgrade = "GitLab Runner writes both, and no job can overwrite the label, from version 17.9 on: upgrade the runner";
+    match told(pod, project) {
+        Err(why) => Some(format!("{why}. {upgrade}")),
+        Ok(None) => Some(format!(
+            "the pod has no label {project} with the id of its project. GitLab Runner writes it, and no job can overwrite it, from version 17.9 on: upgrade the runner"
+        )),
+        Ok(Some(_)) => None,
+    }
 }
 
 /// Digits of the longest id: classes list ids as signed 64-bit numbers.

@@ -40,6 +40,7 @@ fn tell(title: &str, scheduler: Value, changes: Value) -> String {
 }
 
 const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+const PODSET: &str = "/metadata/labels/kueue.x-k8s.io~1podset";
 const GANG: &str = "/metadata/annotations/nvlink-domains.io~1gang";
 const SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1scope";
 const GANG_SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1gang-scope";
@@ -98,6 +99,10 @@ fn pods_of_kueue() {
         "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true
     }]);
     let own = "/metadata/annotations/kueue.x-k8s.io~1podset-preferred-topology";
+    let required = "/metadata/annotations/kueue.x-k8s.io~1podset-required-topology";
+    let unconstrained = "/metadata/annotations/kueue.x-k8s.io~1podset-unconstrained-topology";
+    let topology = json!([{"name": "kueue.x-k8s.io/topology"}]);
+    let both = json!([{"name": "kueue.x-k8s.io/admission"}, {"name": "kueue.x-k8s.io/topology"}]);
     let text = [
         tell(
             "a pod that Kueue has gated gets the request",
@@ -112,6 +117,36 @@ fn pods_of_kueue() {
             json!({
                 QUEUE: "team", GANG: "g", GATES: [{"name": "kueue.x-k8s.io/topology"}]
             }),
+        ),
+        tell(
+            "a pod that Kueue has gated twice gets the request",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g", GATES: both}),
+        ),
+        tell(
+            "a pod of a Job that Kueue has placed without a topology",
+            kueue(),
+            json!({GANG: "g", OWNERS: owner, GATES: topology, PODSET: "main", unconstrained: "true"}),
+        ),
+        tell(
+            "a pod of a Job that Kueue has placed as its template asks",
+            kueue(),
+            json!({GANG: "g", OWNERS: owner, GATES: topology, PODSET: "main", required: "nvlink-domains.io/domain"}),
+        ),
+        tell(
+            "the user wants no topology of Kueue",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g", GATES: both, unconstrained: "true"}),
+        ),
+        tell(
+            "a pod that Kueue has gated twice, and the class does not hand over",
+            json!({}),
+            json!({QUEUE: "team", GANG: "g", GANG_SCOPE: "nvlink-domain", GATES: both}),
+        ),
+        tell(
+            "a pod of a Job that Kueue has placed without a topology, and the class does not hand over",
+            json!({}),
+            json!({GANG: "g", OWNERS: owner, GATES: topology, PODSET: "main", unconstrained: "true"}),
         ),
         tell(
             "the user's own request to Kueue is kept",

@@ -1,8 +1,12 @@
 //! Daemons of the platform: pods without GPUs that run on every node, and what an administrator
 //! can do if one is refused.
 
-use nvlink_api::class::{Class, GPU};
+use nvlink_api::{
+    ci::CiSystem,
+    class::{Class, GPU},
+};
 use nvlink_topology::{GROUP, labels};
+use serde_json::Value;
 
 use super::{Case, devices, node_name};
 use crate::authorize::RESOURCE;
@@ -42,7 +46,7 @@ pub(super) fn is_let_in(case: Case<'_>, class: &Class) -> bool {
 pub(super) fn remedy(case: Case<'_>, class: &Class) -> Remedy {
     let node = node_name(case.pod);
     match case.held.gpus || case.class().is_some() {
-        true => Remedy::Else(exemption(case.namespace)),
+        true => Remedy::Else(remedy_of(case.pod, case.namespace)),
         // The creator has named the node, as `kubectl debug` does.
         false if !node.is_empty() && !case.held.running => Remedy::Only(debugging(node)),
         false => Remedy::Else(listing(&class.name, case.namespace)),
@@ -57,6 +61,19 @@ pub(crate) fn listing(class: &str, namespace: &str) -> String {
          or exempt the namespace from all rules of nvlink-domains:\n{}",
         exempt(namespace)
     )
+}
+
+/// Explains how to admit a pod that sees GPUs: for one of a CI job, nobody takes the namespace out of the
+/// rules.
+pub(crate) fn remedy_of(pod: &Value, namespace: &str) -> String {
+    match CiSystem::of(pod) {
+        None => exemption(namespace),
+        Some(system) => format!(
+            "If the job does not set this, ask for it to be removed from {}, which configures all jobs of {}",
+            system.configuration(),
+            system.name()
+        ),
+    }
 }
 
 /// Explains how to admit a daemon that sees GPUs, which no class can list.

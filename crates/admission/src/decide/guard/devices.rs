@@ -114,7 +114,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     if !is_guarded(case) {
         return Ok(());
     }
-    let remedy = daemon::exemption(case.namespace);
+    let remedy = daemon::remedy_of(case.pod, case.namespace);
     check_devices(case).map_err(|refusal| refusal.with(&remedy))
 }
 
@@ -323,7 +323,7 @@ fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
             ),
         )
         .about(&class.name)
-        .with(&daemon::exemption(case.namespace))),
+        .with(&daemon::remedy_of(case.pod, case.namespace))),
     }
 }
 
