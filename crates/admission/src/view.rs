@@ -226,22 +226,6 @@ impl View {
         self.index();
     }
 
-    /// Returns this view with the class restricted or open; `None` where it has no such class that can
-    /// be used.
-    #[must_use]
-    pub fn with_restriction(&self, name: &str, restricted: bool) -> Option<Self> {
-        let class = Class::clone(self.class(name)?.ok()?);
-        let mut view = self.clone();
-        view.set_class(
-            name,
-            Ok(Class {
-                restricted,
-                ..class
-            }),
-        );
-        Some(view)
-    }
-
     /// Sets or removes the default class of a namespace.
     pub fn set_default_class(&mut self, namespace: &str, class: Option<&str>) {
         match class {

@@ -12,6 +12,7 @@ mod flush;
 mod job;
 pub mod load;
 mod lost;
+mod neighbours;
 pub mod node;
 mod objects;
 mod outcomes;
@@ -36,6 +37,7 @@ use self::{
     demand::{Demand, Demands},
     entry::{Entry, concerns},
     load::{Load, Loads},
+    neighbours::{Near, Neighbours, Standing},
     node::Node,
     objects::Incomplete,
     steady::Graphs,
@@ -69,6 +71,11 @@ pub struct Feed {
     graphs: Graphs,
     /// The pods without devices.
     loads: Loads,
+    /// Where pods are, and what the demands of waiting pods need of that.
+    neighbours: Neighbours,
+    near: HashMap<Name, Near>,
+    /// The demands for which that is to be found out anew.
+    untied: BTreeSet<Name>,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
     /// pods. A resource that no node has is not counted: DRA or a scheduler's extender may have it.
     offered: Vec<Name>,
@@ -151,6 +158,8 @@ impl Feed {
         };
         if changed {
             self.changed.nodes.insert(name);
+            let tied: Vec<Name> = self.demands.tied().map(|(name, _)| name.clone()).collect();
+            self.untied.extend(tied);
         }
     }
 
@@ -193,13 +202,14 @@ impl Feed {
         } = &self.changed;
         let names = [nodes, pods, jobs, loads];
         let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
-        !told || !self.wanted.is_empty()
+        !told || !self.wanted.is_empty() || !self.untied.is_empty()
     }
 
     /// Sets a pod. An older version than the known one has no effect.
     pub fn pod(&mut self, mut pod: Value) {
         let concerns = concerns(&pod);
         let (line, lost) = (Line::of(&pod), successors::lost_its_turn(&pod));
+        let standing = Standing::of(&pod);
         let (mut entry, demand) = Entry::new(&mut pod);
         let name = nvlink_api::pod::at(&pod, &["metadata", "name"]);
         let id = id(
@@ -233,7 +243,9 @@ impl Feed {
                 self.leave(&id);
             }
         }
+        self.stand(&id, standing);
         entry.turn = self.turn(&id, &entry, line, lost);
+        entry.ties = demand.as_ref().and_then(|demand| demand.ties.clone());
         entry.demand = demand.map(|demand| self.demand(demand));
         self.read(&mut entry, &pod);
         self.join(id, entry);
@@ -248,9 +260,9 @@ impl Feed {
     pub fn retain_pods(&mut self, wanted: &HashSet<Name>) {
         let gone = self.pods.keys().filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
-        gone.iter().for_each(|id| self.leave(id));
+        gone.iter().for_each(|id| self.load(id, None));
         let gone = self.loads.others(wanted);
-        gone.iter().for_each(|id| self.set_load(id, None));
+        gone.iter().for_each(|id| self.load(id, None));
     }
 
     /// Removes all nodes but these.
@@ -314,7 +326,10 @@ impl Feed {
             changed.any(|demand| demand.is_met(name, node))
         });
         self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
-        self.demands.add(demand)
+        let tied = demand.ties.is_some();
+        let name = self.demands.add(demand);
+        self.untied.extend(tied.then(|| name.clone()));
+        name
     }
 
     /// Reads a pod again whose class or object has changed.

@@ -49,6 +49,8 @@ pub enum Obstacle {
     Refused(Box<str>),
     /// One of its pods has a scheduling gate of somebody else: the pod, and the gate.
     Gated(Box<str>, Box<str>),
+    /// One of its pods must be near others, of which none is on a node: the pod, and the others' labels.
+    Alone(Box<str>, Box<str>),
     /// Its class cannot be used, for this reason.
     Unaccepted(Box<str>),
 }
@@ -150,7 +152,9 @@ impl Notice {
         match &self.obstacle {
             Some(Obstacle::Refused(_)) => REFUSED,
             Some(Obstacle::Unaccepted(_)) => UNACCEPTED,
-            Some(Obstacle::Doubt(_) | Obstacle::Gated(..)) | None => words::word(&self.reason),
+            Some(Obstacle::Doubt(_) | Obstacle::Gated(..) | Obstacle::Alone(..)) | None => {
+                words::word(&self.reason)
+            }
         }
     }
 
@@ -266,6 +270,9 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         }
         Some(Obstacle::Gated(pod, gate)) => format!(
             "pod {pod} has the scheduling gate {gate}, which the queue does not remove: whoever added it must"
+        ),
+        Some(Obstacle::Alone(pod, others)) => format!(
+            "pod {pod} must be near pods with {others} (required pod affinity), and none of them is on a node yet"
         ),
         Some(Obstacle::Unaccepted(why)) => {
             let class = about.class;

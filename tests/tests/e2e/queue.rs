@@ -16,6 +16,7 @@ mod idle;
 mod jobs;
 mod large;
 mod leaders;
+mod near;
 pub(crate) mod placed;
 mod resources;
 mod showing;

@@ -14,6 +14,22 @@ pub struct Guarded {
 }
 
 impl View {
+    /// Returns this view with the class restricted or open; `None` where it has no such class that can
+    /// be used.
+    #[must_use]
+    pub fn with_restriction(&self, name: &str, restricted: bool) -> Option<Self> {
+        let class = Class::clone(self.class(name)?.ok()?);
+        let mut view = self.clone();
+        view.set_class(
+            name,
+            Ok(Class {
+                restricted,
+                ..class
+            }),
+        );
+        Some(view)
+    }
+
     /// Sets the classes whose taint a node has.
     pub fn set_tainted(&mut self, name: &str, classes: Vec<String>) {
         if let Some(node) = self.nodes.get_mut(name) {

@@ -1,12 +1,18 @@
 //! What a pod demands of its node besides GPUs: the scheduler binds it nowhere else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use nvlink_api::pod;
 use nvlink_planner::Name;
 use serde_json::{Value, json};
 
-use super::node::Node;
+use super::{
+    neighbours::{Near, Ties},
+    node::Node,
+};
 
 /// The number of demands without a pod that are kept for the next pod like theirs.
 const KEPT: usize = 64;
@@ -22,11 +28,25 @@ pub(super) struct Demands {
 }
 
 impl Demands {
-    /// Returns the names of the demands that the node `name` meets.
-    pub(super) fn met(&self, name: &str, node: &Node) -> impl Iterator<Item = Name> {
+    /// Returns the names of the demands that the node `name` meets, where these are the neighbours that
+    /// they need.
+    pub(super) fn met(
+        &self,
+        name: &str,
+        node: &Node,
+        near: &HashMap<Name, Near>,
+    ) -> impl Iterator<Item = Name> {
         let named = self.named.values();
-        let met = named.filter(move |(_, demand)| demand.is_met(name, node));
+        let met = named.filter(move |(id, demand)| {
+            near.get(id).is_none_or(|near| near.is_met(node)) && demand.is_met(name, node)
+        });
         met.map(|(name, _)| name.clone())
+    }
+
+    /// Returns the names and ties of the demands that depend on where other pods are.
+    pub(super) fn tied(&self) -> impl Iterator<Item = (&Name, &Ties)> {
+        let named = self.named.values();
+        named.filter_map(|(name, demand)| Some((name, demand.ties.as_deref()?)))
     }
 
     /// Returns the name of a demand, if it has one.
@@ -79,9 +99,11 @@ impl Demands {
     }
 }
 
-/// A pod's node selector, required node affinity and tolerations.
+/// A pod's node selector, required affinity and tolerations.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Demand {
+    /// Its required pod affinity and anti-affinity.
+    pub(super) ties: Option<Arc<Ties>>,
     selector: Value,
     terms: Option<Vec<Value>>,
     tolerations: Vec<Value>,
@@ -100,6 +122,7 @@ impl Demand {
         let terms = pod::at(pod, &required).and_then(Value::as_array);
         let selector = pod::at(pod, &["spec", "nodeSelector"]);
         Self {
+            ties: Ties::of(pod).map(Arc::new),
             selector: selector.cloned().unwrap_or_default(),
             terms: terms.cloned(),
             tolerations: pod::list(pod, &["spec", "tolerations"]).cloned().collect(),
@@ -108,10 +131,11 @@ impl Demand {
 
     /// Returns a text that is the same for equal demands only.
     pub(super) fn key(&self) -> String {
-        json!([self.selector, self.terms, self.tolerations]).to_string()
+        let ties = self.ties.as_ref().map(|ties| ties.key());
+        json!([self.selector, self.terms, self.tolerations, ties]).to_string()
     }
 
-    /// Reports whether the node `name` meets it.
+    /// Reports whether the node `name` meets it, but for its ties.
     pub(super) fn is_met(&self, name: &str, node: &Node) -> bool {
         let selector = self.selector.as_object().into_iter().flatten();
         let mut selector = selector.map(|(key, value)| (node.labels.get(key), value));
@@ -164,7 +188,7 @@ fn matches(term: &Value, name: &str, node: &Node) -> bool {
 }
 
 /// Reports whether a requirement holds for a value, as in Kubernetes.
-fn holds(requirement: &Value, value: Option<&str>) -> bool {
+pub(super) fn holds(requirement: &Value, value: Option<&str>) -> bool {
     let mut values = pod::list(requirement, &["values"]).filter_map(Value::as_str);
     let operator = requirement.get("operator").and_then(Value::as_str);
     let number = |text: &str| text.parse::<i64>().ok();

@@ -1,5 +1,7 @@
 //! A pod as the feed keeps it.
 
+use std::sync::Arc;
+
 use k8s_openapi::jiff::Timestamp;
 use nvlink_admission::decide::gate;
 use nvlink_api::{class::GPU, pod};
@@ -7,7 +9,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Place, amounts::Amounts, demand::Demand};
+use super::{Place, amounts::Amounts, demand::Demand, neighbours::Ties};
 use crate::{
     Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
     prune::prune,
@@ -51,6 +53,8 @@ pub(super) struct Entry {
     pub(super) object: Option<Object>,
     /// The name of what it demands of its node.
     pub(super) demand: Option<Name>,
+    /// Which pods must be near it, while it waits.
+    pub(super) ties: Option<Arc<Ties>>,
     /// The queue does not write it before this time.
     pub(super) paused: Option<Pause>,
     /// Its job.
@@ -161,10 +165,10 @@ impl Entry {
         let life = Life::of(pod);
         let waits = matches!(life, Life::Waiting { .. });
         let created = life::created(pod);
-        let start = life::time(pod, &["status", "startTime"]).or(created);
+        let start = life::time(pod, &["status", "startTime"]);
         let millis = |time: Timestamp| time.as_millisecond();
-        let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
-        let priority = priority.and_then(|priority| i32::try_from(priority).ok());
+        let priority = pod::at(pod, &["spec", "priority"]);
+        let priority = priority.and_then(|priority| i32::try_from(priority.as_i64()?).ok());
         let mut this = Self {
             namespace: owned(&["metadata", "namespace"]),
             uid: owned(&["metadata", "uid"]),
@@ -173,22 +177,21 @@ impl Entry {
             node: text(&["spec", "nodeName"])
                 .filter(|node| !node.is_empty())
                 .map(Name::from),
-            class: pod::metadata(pod, "labels", labels::CLASS)
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            class: text(&["metadata", "labels", labels::CLASS]).map(str::to_owned),
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
             amounts: Amounts::of_pod(pod),
             priority: priority.unwrap_or_default(),
             stamped: life::time(pod, &["metadata", "creationTimestamp"]).map(millis),
             created: created.map(millis),
-            since: start.map(millis),
+            since: start.or(created).map(millis),
             turn: None,
             placement: Placement::of(pod),
             claim: Named::of(pod),
             expected: None,
             object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             demand: None,
+            ties: None,
             paused: None,
             job: None,
             counted: false,

@@ -46,6 +46,7 @@ impl Vacated {
 impl Feed {
     /// Tells the planner what has changed.
     pub fn flush(&mut self, planner: &mut Planner, now: Millis) {
+        self.retie();
         let changed = std::mem::take(&mut self.changed);
         self.flush_classes(&changed.classes, planner);
         for name in &changed.nodes {
@@ -178,6 +179,7 @@ impl Feed {
 
     fn context(&self, now: Millis) -> Context<'_> {
         Context {
+            neighbours: &self.neighbours,
             past: &self.past,
             others: &self.others,
             now,
@@ -216,7 +218,9 @@ impl Feed {
         let named = devices.iter().filter(|_| named);
         let named = named.map(|_| Name::from(CLAIMABLE));
         let sets = sets.into_iter().chain(named);
-        let sets = sets.chain(self.demands.met(name, node)).collect();
+        let sets = sets
+            .chain(self.demands.met(name, node, &self.near))
+            .collect();
         // Of a known node, also those that cannot be allocated: `held` has them.
         let allocated =
             devices.map(|devices| known.map_or(devices.usable.len(), |known| known.gpus.len()));

@@ -8,6 +8,7 @@ use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, P
 use super::{
     dra::{CLAIMABLE, serving},
     entry::{Entry, Expected, Pause},
+    neighbours::Neighbours,
 };
 use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
 
@@ -36,6 +37,7 @@ pub(super) struct Assembled {
 /// What is the same for all jobs.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
+    pub(super) neighbours: &'a Neighbours,
     pub(super) past: &'a Past,
     /// The names of the last resources in the planner's vectors.
     pub(super) others: &'a [Name],
@@ -134,8 +136,12 @@ impl Pods<'_> {
         let job = self.job(&places, waits, &this.seats, context);
         if let Some((job, whole)) = job {
             this.incomplete = whole.missing != Some(0) && !job.members.is_empty();
-            this.obstacle = self.obstacle(&places, &whole);
-            this.job = Some(job);
+            let lonely = self.lonely(&places, context);
+            this.obstacle = self.obstacle(&places, &whole).or_else(|| lonely.clone());
+            this.job = Some(Job {
+                complete: job.complete && lonely.is_none(),
+                ..job
+            });
         }
         this
     }
@@ -169,6 +175,15 @@ impl Pods<'_> {
                 Some(Obstacle::Gated((&***name).into(), gate.into()))
             }
             _ => None,
+        })
+    }
+
+    /// Returns the first pod that must be near others of which none is on a node.
+    fn lonely(&self, places: &[Option<&Placement>], context: &Context<'_>) -> Option<Obstacle> {
+        let waiting = self.waiting(places);
+        waiting.iter().find_map(|(name, pod)| {
+            let others = context.neighbours.lacks(pod.ties.as_deref()?)?;
+            Some(Obstacle::Alone((&***name).into(), others.into()))
         })
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Feed,
     amounts::{Amounts, Sum},
+    neighbours::Standing,
 };
 use crate::Life;
 
@@ -18,6 +19,8 @@ use crate::Life;
 pub struct Load {
     node: Name,
     amounts: Amounts,
+    /// Where it is, for those that must be near it.
+    pub(super) standing: Option<Standing>,
 }
 
 impl Load {
@@ -26,7 +29,12 @@ impl Load {
     pub fn of(pod: &Value) -> Option<Self> {
         let node = Life::of(pod).node().map(Name::from)?;
         let amounts = Amounts::of_pod(pod);
-        Some(Self { node, amounts })
+        let standing = Standing::of(pod);
+        Some(Self {
+            node,
+            amounts,
+            standing,
+        })
     }
 }
 
@@ -56,7 +64,7 @@ pub fn slim(pod: &Value) -> Value {
         }
     }
     json!({
-        "metadata": fields(part("metadata"), &["namespace", "name", "uid"]),
+        "metadata": fields(part("metadata"), &["namespace", "name", "uid", "labels"]),
         "spec": spec,
         "status": fields(part("status"), &["phase"]),
     })
@@ -154,8 +162,10 @@ impl Feed {
     }
 
     /// Sets what a pod without devices takes of its node; `None` if that is nothing.
-    pub fn load(&mut self, id: &Name, load: Option<Load>) {
+    pub fn load(&mut self, id: &Name, mut load: Option<Load>) {
         self.leave(id);
+        let standing = load.as_mut().and_then(|load| load.standing.take());
+        self.stand(id, standing);
         self.set_load(id, load);
     }
 

@@ -3,6 +3,7 @@
 mod dra;
 mod gangs;
 mod lost;
+mod near;
 mod outcomes;
 mod refused;
 mod resources;
