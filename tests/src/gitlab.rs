@@ -1,6 +1,6 @@
 //! Runs jobs by `controlplane/gitlab-runner`, the double of GitLab Runner's Kubernetes executor.
 
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -45,9 +45,22 @@ impl GitlabJob {
     /// # Errors
     /// When the runner cannot be built or started.
     pub fn start(kubeconfig: &Path, job: &Value) -> Result<Self> {
+        Self::start_with(kubeconfig, None, job)
+    }
+
+    /// Starts a job by the first runner of a config.toml, which is this text.
+    ///
+    /// # Errors
+    /// When the runner cannot be built or started.
+    pub fn start_with(kubeconfig: &Path, config: Option<&str>, job: &Value) -> Result<Self> {
         let directory = workdir::fresh("gitlab-runner")?;
         let mut runner = command(assets::go_program("gitlab-runner")?);
         runner.arg("--kubeconfig").arg(kubeconfig);
+        if let Some(config) = config {
+            let path = directory.join("config.toml");
+            fs::write(&path, config)?;
+            runner.arg("--config").arg(path);
+        }
         let process = Process::start_with_input("gitlab-runner", &directory, runner)?;
         process.write(&job.to_string())?;
         Ok(Self(process))

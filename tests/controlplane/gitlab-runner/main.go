@@ -46,7 +46,7 @@ type job struct {
 	Runner  runner `json:"runner"`
 }
 
-// runner is its section of config.toml.
+// runner is its section of config.toml, by the names of `[runners.kubernetes]` but for its own name.
 type runner struct {
 	Name             string `json:"name"`
 	Namespace        string `json:"namespace"`
@@ -80,17 +80,24 @@ var errCancelled = errors.New("canceled")
 
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "the runner's access to the cluster")
+	config := flag.String("config", "", "a config.toml, whose first runner runs the job")
 	flag.Parse()
-	os.Exit(run(*kubeconfig))
+	os.Exit(run(*kubeconfig, *config))
 }
 
-func run(kubeconfig string) int {
+func run(kubeconfig, file string) int {
 	job := job{Image: "busybox:1", Timeout: 3600}
 	decoder := json.NewDecoder(os.Stdin)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&job); err != nil {
 		fmt.Fprintln(os.Stderr, "the job on standard input:", err)
 		return 64
+	}
+	if file != "" {
+		if err := job.Runner.read(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 64
+		}
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

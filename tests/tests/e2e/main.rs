@@ -16,6 +16,7 @@ mod build;
 mod cases;
 mod chart;
 mod check;
+mod ci;
 mod clients;
 mod cluster_page;
 mod crds;

@@ -6,6 +6,7 @@ use nvlink_tests::{GitlabJob, JobEnd, Kubectl, wait_until};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, SOON};
+use crate::ci::example;
 
 /// The account of the runner, in the namespace of its jobs.
 const RUNNER: &str = "system:serviceaccount:team:runner";
@@ -153,4 +154,65 @@ fn a_job_that_is_cancelled_while_it_waits_leaves_its_place() {
         .wait_for("to be running on the node n1, status is Pending", SOON)
         .unwrap();
     second.cancel(Duration::from_secs(30)).unwrap();
+}
+
+/// Returns the config.toml in the values of GitLab Runner's chart.
+fn config(values: &str) -> String {
+    let values: Value = serde_saphyr::from_str(&example(values)).unwrap();
+    values["runners"]["config"].as_str().unwrap().to_owned()
+}
+
+/// Creates the namespace of the jobs and the account of a runner, with its rights there.
+fn install(cluster: &Cluster, name: &str) -> std::path::PathBuf {
+    let all = cluster.plane.kubectl();
+    let space = format!("ci-{name}");
+    cluster.plane.namespace(&space, &json!({}), &json!({})).unwrap();
+    let user = format!("system:serviceaccount:gitlab-runner:{name}-runner");
+    let (role, user_flag) = (format!("runner-{name}"), format!("--user={user}"));
+    // What the chart grants with `rbac.create`.
+    let bind = ["create", "rolebinding", &role, "--clusterrole=admin", &user_flag, "-n", &space];
+    all.run(&bind).unwrap();
+    cluster.plane.kubeconfig_for(&user).unwrap()
+}
+
+#[test]
+fn the_runners_of_the_example_run_the_jobs_of_listed_projects() {
+    let cluster = Cluster::of(&[("n1", "sim:dgx-h100"), ("n2", "sim:dgx-h100")], json!({}));
+    let all = cluster.plane.kubectl();
+    for (node, pool) in [("n1", "training"), ("n2", "inference")] {
+        all.run(&["label", "node", node, &format!("pool={pool}")]).unwrap();
+    }
+    all.apply(&example("gitlab/classes.yaml")).unwrap();
+    let training = install(&cluster, "training");
+    let run = |kubeconfig: &std::path::Path, values: &str, project: u64| {
+        let job = json!({"id": 1, "name": "train", "project_id": project, "project_name": "vision", "script": "true"});
+        GitlabJob::start_with(kubeconfig, Some(&config(values)), &job).unwrap()
+    };
+    // Another project is told how it gets the right, and waits for nothing.
+    let values = "gitlab/values-training.yaml";
+    let refused = wait_until("the class to be seen", SOON, || {
+        let job = run(&training, values, 7);
+        let end = job.end(SOON)?;
+        anyhow::ensure!(end == JobEnd::SystemFailure, "{}", job.log());
+        Ok(job.log().contains("rule not-authorized").then(|| job.log()))
+    })
+    .unwrap();
+    assert_parts(
+        &refused,
+        &[
+            "ERROR: Job failed (system failure): prepare environment: setting up build pod: admission webhook",
+            "project 7 is not listed in the class. To grant this right to project 7:\nkubectl patch domainclasses.nvlink-domains.io training",
+        ],
+    );
+    let first = run(&training, values, 42);
+    first.wait_for("to be running on the node n1", SOON).unwrap();
+    let second = run(&training, values, 42);
+    second.wait_for("position 1 of class training", SOON).unwrap();
+    let inference = install(&cluster, "inference");
+    let small = run(&inference, "gitlab/values-inference.yaml", 7);
+    small.wait_for("to be running on the node n2", SOON).unwrap();
+    assert_eq!(first.cancel(SOON).unwrap(), JobEnd::Cancelled);
+    for job in [second, small] {
+        job.cancel(SOON).unwrap();
+    }
 }
