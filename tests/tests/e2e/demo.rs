@@ -102,4 +102,15 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     assert_eq!(released, 2, "{starts}");
     let restricted = step(&said, "A restricted class");
     assert!(restricted.contains("chose node dgx."), "{restricted}");
+
+    let gitlab = step(&said, "Jobs of GitLab");
+    for part in [
+        "position 1 of class ci-training",
+        "rule not-authorized",
+        "To grant this right to project 43",
+        "trained, too",
+        "Job succeeded",
+    ] {
+        assert!(gitlab.contains(part), "{part} is not in {gitlab}");
+    }
 }

@@ -105,7 +105,7 @@ fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
 }
 
 /// Wraps long lines at spaces.
-fn fold(text: &str) -> String {
+pub(crate) fn fold(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let mut current = String::new();

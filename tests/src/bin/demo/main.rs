@@ -13,6 +13,7 @@ mod alone;
 mod claims;
 mod devices;
 mod fault;
+mod gitlab;
 mod job;
 mod metrics;
 mod nodes;
@@ -84,6 +85,7 @@ fn run(terminal: &Terminal) -> Result<()> {
         claims::show(terminal, &cluster)?;
     }
     access::show(terminal, &cluster, &files)?;
+    gitlab::show(terminal, &cluster)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;
         wait_for_interrupt()?;
