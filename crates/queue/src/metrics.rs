@@ -6,7 +6,7 @@ mod placement;
 mod queue;
 
 pub use placement::PlacementMetrics;
-pub use queue::{Depth, Ended, QueueMetrics, Written};
+pub use queue::{Depth, Ended, QueueMetrics, Shape, Written};
 
 /// The metrics.
 #[derive(Debug, Default)]

@@ -2,10 +2,23 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use nvlink_planner::{Millis, Waiting};
+use nvlink_planner::{Millis, Reason, Waiting};
 
 use super::{feed::Feed, notice::Obstacle, words};
-use crate::metrics::Depth;
+use crate::metrics::{Depth, Shape};
+
+/// Reports whether a job that waits for this reason would start on more nodes.
+fn lacks_nodes(reason: &Reason) -> bool {
+    match reason {
+        Reason::Full { .. }
+        | Reason::Fragmented { .. }
+        | Reason::Resources { .. }
+        | Reason::Behind { .. }
+        | Reason::Never
+        | Reason::NeverTogether { .. } => true,
+        Reason::Incomplete | Reason::Silent | Reason::Quota { .. } | Reason::Better { .. } => false,
+    }
+}
 
 /// Returns how many pods wait, for each class that queues.
 pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<String, Depth> {
@@ -35,6 +48,19 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
                 continue;
             };
             add(&member.class, reason, member.gpus, feed.created(pod));
+        }
+    }
+    for one in waiting.iter().filter(|one| lacks_nodes(&one.reason)) {
+        for member in feed.pods_of(&one.job).filter_map(|pod| feed.member(pod)) {
+            let Some(depth) = depth.get_mut(&member.class) else {
+                continue;
+            };
+            let shape = Shape {
+                gpus: member.gpus,
+                scope: member.scope,
+            };
+            let gpus = depth.wanted.entry(shape).or_default();
+            *gpus = gpus.saturating_add(member.gpus);
         }
     }
     for one in feed.unaccepted() {

@@ -49,7 +49,9 @@ fn start(all: &[Made]) -> (ControlPlane, Webhook) {
     let plane = ControlPlane::start().unwrap();
     let kubectl = plane.kubectl();
     webhook::install_crds(kubectl).unwrap();
-    kubectl.run(&["create", "namespace", "nvlink-system"]).unwrap();
+    kubectl
+        .run(&["create", "namespace", "nvlink-system"])
+        .unwrap();
     let rights = Helm::new().unwrap().template("webhook/rbac.yaml", "");
     kubectl.apply(&rights.unwrap()).unwrap();
     let namespaces: BTreeSet<&str> = all.iter().map(|one| &*one.namespace).collect();
@@ -61,24 +63,40 @@ fn start(all: &[Made]) -> (ControlPlane, Webhook) {
             space.run(&["create", "serviceaccount", account]).unwrap();
         }
     }
-    let pods = ["create", "clusterrole", "pods", "--verb=create", "--resource=pods"];
+    let pods = [
+        "create",
+        "clusterrole",
+        "pods",
+        "--verb=create",
+        "--resource=pods",
+    ];
     kubectl.run(&pods).unwrap();
     let makers: BTreeSet<&str> = all.iter().map(|one| &*one.by).chain(["mallory"]).collect();
     for (number, by) in makers.into_iter().enumerate() {
         let (name, user) = (format!("pods-{number}"), format!("--user={by}"));
-        let bind = ["create", "clusterrolebinding", &name, "--clusterrole=pods", &user];
+        let bind = [
+            "create",
+            "clusterrolebinding",
+            &name,
+            "--clusterrole=pods",
+            &user,
+        ];
         kubectl.run(&bind).unwrap();
     }
     let examples: BTreeSet<&str> = all.iter().map(|one| &*one.example).collect();
     for name in examples {
-        kubectl.apply(&example(&format!("{name}/class.yaml"))).unwrap();
+        kubectl
+            .apply(&example(&format!("{name}/class.yaml")))
+            .unwrap();
     }
     let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
     let account = plane.kubeconfig_for(account).unwrap();
     let webhook = Webhook::start_with(&account, &["--without-controller"]).unwrap();
     webhook.register(kubectl).unwrap();
     let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
-    kubectl.run_with(&["apply", "--server-side", "-f", "-"], &policies).unwrap();
+    kubectl
+        .run_with(&["apply", "--server-side", "-f", "-"], &policies)
+        .unwrap();
     (plane, webhook)
 }
 
@@ -98,22 +116,52 @@ fn stored(kubectl: &Kubectl, one: &Made) -> anyhow::Result<(Value, String)> {
 fn told(one: &Made, pod: &Value, said: &str) -> String {
     let mut text = format!("# {}\n", one.ci);
     let decision = decision(pod).unwrap_or_else(|| panic!("{}: no decision: {pod:#}", one.ci));
-    let parts = ["class", "gpus", "scope", "gangScope", "pattern", "gang", "pods", "scheduler", "handedOver"];
-    let parts = parts.iter().filter_map(|key| Some((*key, decision.get(*key)?)));
+    let parts = [
+        "class",
+        "gpus",
+        "scope",
+        "gangScope",
+        "pattern",
+        "gang",
+        "pods",
+        "scheduler",
+        "handedOver",
+    ];
+    let parts = parts
+        .iter()
+        .filter_map(|key| Some((*key, decision.get(*key)?)));
     let parts: Vec<_> = parts.map(|(key, value)| format!("{key} {value}")).collect();
     writeln!(text, "decision: {}", parts.join(", ")).unwrap();
     let gates = pod["spec"]["schedulingGates"].as_array();
-    let gates: Vec<_> = gates.into_iter().flatten().map(|gate| gate["name"].as_str().unwrap()).collect();
+    let gates: Vec<_> = gates
+        .into_iter()
+        .flatten()
+        .map(|gate| gate["name"].as_str().unwrap())
+        .collect();
     writeln!(text, "gates: {}", gates.join(", ")).unwrap();
     let near = pod["spec"]["affinity"].get("podAffinity");
-    let near = near.and_then(Value::as_object).into_iter().flat_map(|kinds| kinds.keys());
-    writeln!(text, "pod affinity: {}", near.cloned().collect::<Vec<_>>().join(", ")).unwrap();
+    let near = near
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|kinds| kinds.keys());
+    writeln!(
+        text,
+        "pod affinity: {}",
+        near.cloned().collect::<Vec<_>>().join(", ")
+    )
+    .unwrap();
     let added = pod["metadata"]["annotations"].as_object().unwrap();
-    let added = added.iter().filter(|(key, _)| !key.starts_with("nvlink-domains.io/"));
-    for (key, value) in added.filter(|(key, _)| one.pod["metadata"]["annotations"].get(*key).is_none()) {
+    let added = added
+        .iter()
+        .filter(|(key, _)| !key.starts_with("nvlink-domains.io/"));
+    for (key, value) in
+        added.filter(|(key, _)| one.pod["metadata"]["annotations"].get(*key).is_none())
+    {
         writeln!(text, "annotation: {key}: {value}").unwrap();
     }
-    let ours = said.lines().filter_map(|line| line.strip_prefix("Warning: nvlink-domains: "));
+    let ours = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("Warning: nvlink-domains: "));
     ours.for_each(|line| writeln!(text, "warning: {line}").unwrap());
     text + "\n"
 }
@@ -124,22 +172,29 @@ fn the_pods_of_each_ci_system_get_the_class_of_its_example() {
     let (plane, _webhook) = start(&all);
     let by = |user: &str, one: &Made| plane.kubectl_as(user).unwrap().in_namespace(&one.namespace);
     wait_until("webhook and policies", SOON, || {
-        let said = by("mallory", &all[0]).refused(&["create", "--dry-run=server", "-f", "-"], &{
-            let mut pod = all[0].pod.clone();
-            (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
-            pod["spec"]["serviceAccountName"] = json!("default");
-            pod.to_string()
-        })?;
+        let said =
+            by("mallory", &all[0]).refused(&["create", "--dry-run=server", "-f", "-"], &{
+                let mut pod = all[0].pod.clone();
+                (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
+                pod["spec"]["serviceAccountName"] = json!("default");
+                pod.to_string()
+            })?;
         Ok(said.contains("rule not-authorized").then_some(()))
     })
     .unwrap();
     let mut text = String::new();
     for one in &all {
-        let (pod, said) = wait_until(&one.ci, SOON, || stored(&by(&one.by, one), one).map(Some)).unwrap();
+        let (pod, said) =
+            wait_until(&one.ci, SOON, || stored(&by(&one.by, one), one).map(Some)).unwrap();
         let labels = &pod["metadata"]["labels"];
-        assert_eq!(labels["nvlink-domains.io/project"], one.project, "{}", one.ci);
+        assert_eq!(
+            labels["nvlink-domains.io/project"], one.project,
+            "{}",
+            one.ci
+        );
         let gates = pod["spec"]["schedulingGates"].to_string();
-        let queues = example(&format!("{}/class.yaml", one.example)).contains("whenUnavailable: Queue");
+        let queues =
+            example(&format!("{}/class.yaml", one.example)).contains("whenUnavailable: Queue");
         assert_eq!(gates.contains(QUEUE), queues, "{}: {gates}", one.ci);
         text += &told(one, &pod, &said);
         refuses_others(&by("mallory", one), one);
@@ -165,5 +220,8 @@ fn check_golden(text: &str) {
         fs::write(path, text).unwrap();
     }
     let wanted = fs::read_to_string(path).unwrap_or_default();
-    assert!(wanted == text, "{path} differs (UPDATE_GOLDEN=1 changes it):\n{text}");
+    assert!(
+        wanted == text,
+        "{path} differs (UPDATE_GOLDEN=1 changes it):\n{text}"
+    );
 }

@@ -53,8 +53,15 @@ pub(super) fn denial(
         return format!("{why}, and {unknown}");
     }
     match (listed, remedy) {
-        (Some((project, command)), _) => format!(
-            "{why}, and {project} is not listed in the class. To grant this right to {project}:\n{command}"
+        (
+            Some(Listing {
+                project,
+                only,
+                command,
+            }),
+            _,
+        ) => format!(
+            "{why}, and {project} is not listed in the class. To grant this right to {project}{only}:\n{command}"
         ),
         (None, Some(Remedy::Only(text))) => format!("{why}. {text}"),
         (None, Some(Remedy::Else(text))) => grant(&format!(" {text}\n")),
@@ -167,13 +174,17 @@ pub(crate) fn role(
     )
 }
 
-/// Returns the CI project or account of the pod, and the command that lists it in the class.
-fn listing(
-    subject: &Subject,
-    class: &Class,
-    pod: &Value,
-    namespace: &str,
-) -> Option<(String, String)> {
+/// How a CI project or account is listed in a class.
+struct Listing {
+    /// The project or account.
+    project: String,
+    /// On which condition, as the end of a sentence.
+    only: String,
+    command: String,
+}
+
+/// Returns how the CI project or account of the pod is listed in the class.
+fn listing(subject: &Subject, class: &Class, pod: &Value, namespace: &str) -> Option<Listing> {
     let mut entries = class.ci_projects.iter().enumerate();
     let Some((index, entry)) = entries.find(|(_, entry)| project::runs(entry, subject)) else {
         return runner(subject, class, pod);
@@ -204,12 +215,17 @@ fn listing(
         "kubectl patch {RESOURCE}.{GROUP} {} --type=json -p '{patch}'",
         class.name
     );
-    Some((who, command))
+    Some(Listing {
+        project: who,
+        only: String::new(),
+        command,
+    })
 }
 
 /// Returns the project of a GitLab job, and the command that lists its runner with it in a class that
-/// does not list the runner yet: a right of the service account would be one of all projects.
-fn runner(subject: &Subject, class: &Class, pod: &Value) -> Option<(String, String)> {
+/// does not list the runner yet: a right of the service account would be one of all projects. Anybody can
+/// write the label, so the text says on which condition, and a controller of Kubernetes is no runner.
+fn runner(subject: &Subject, class: &Class, pod: &Value) -> Option<Listing> {
     let Identity::Labels { project, .. } = CiProvider::Gitlab.identity() else {
         return None;
     };
@@ -219,6 +235,9 @@ fn runner(subject: &Subject, class: &Class, pod: &Value) -> Option<(String, Stri
         .username
         .strip_prefix("system:serviceaccount:")?;
     let (namespace, name) = account.split_once(':')?;
+    if namespace == "kube-system" {
+        return None;
+    }
     let entry = json!({
         "provider": CiProvider::Gitlab.into_str(), "projectIds": [id],
         "runners": [{"namespace": namespace, "serviceAccount": name}],
@@ -231,8 +250,11 @@ fn runner(subject: &Subject, class: &Class, pod: &Value) -> Option<(String, Stri
         "kubectl patch {RESOURCE}.{GROUP} {} --type=json -p '{patch}'",
         class.name
     );
-    Some((
-        format!("project {id} of GitLab, where {namespace}/{name} is the account of its runner,"),
+    Some(Listing {
+        project: format!("project {id}"),
+        only: format!(
+            ", if {namespace}/{name} is the account of GitLab Runner and of nothing else"
+        ),
         command,
-    ))
+    })
 }

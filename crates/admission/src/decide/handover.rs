@@ -239,8 +239,8 @@ fn placed(pod: &Value, request: &[(&str, String)]) -> (Keeper, Option<String>) {
 
 /// Returns what keeps the pods of a job together whose class does not use Kueue, though Kueue has them.
 fn beside_kueue(pod: &Value, chosen: &Chosen, settings: &Settings) -> (Keeper, Option<String>) {
-    let Some((need, level)) =
-        level(chosen, settings).filter(|_| gated(pod, |gate| gate == TOPOLOGY))
+    let Some((need, level)) = level(chosen, settings)
+        .filter(|_| !chosen.is_queued() && gated(pod, |gate| gate == TOPOLOGY))
     else {
         return (Keeper::Affinity, None);
     };

@@ -7,6 +7,7 @@ use std::{
 };
 
 use nvlink_cluster::seen::Nodes;
+use nvlink_topology::Scope;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -82,6 +83,13 @@ struct ByClass {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByShape {
+    class: String,
+    gpus_per_pod: String,
+    scope: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByReason {
     class: String,
     reason: &'static str,
@@ -105,6 +113,20 @@ struct ByEnd {
     outcome: &'static str,
 }
 
+impl Shape {
+    /// Returns its labels. Authors write any numbers, so large ones share a series.
+    fn of_class(self, class: &str) -> ByShape {
+        ByShape {
+            class: class.to_owned(),
+            gpus_per_pod: match self.gpus {
+                gpus @ ..=16 => gpus.to_string(),
+                _ => "more".to_owned(),
+            },
+            scope: self.scope.to_string(),
+        }
+    }
+}
+
 type Histograms = Family<ByClass, Histogram, fn() -> Histogram>;
 
 /// The pods of a class that wait.
@@ -116,6 +138,17 @@ pub struct Depth {
     pub gpus: u32,
     /// How long the oldest has waited.
     pub oldest: Duration,
+    /// The GPUs that those of them request which more nodes would start.
+    pub wanted: BTreeMap<Shape, u32>,
+}
+
+/// What a pod needs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    /// The GPUs that it requests.
+    pub gpus: u32,
+    /// How close they must be.
+    pub scope: Scope,
 }
 
 /// The metrics of the queue.
@@ -123,6 +156,7 @@ pub struct Depth {
 pub struct QueueMetrics {
     pods: Family<ByReason, Gauge>,
     gpus: Family<ByClass, Gauge>,
+    wanted: Family<ByShape, Gauge>,
     oldest: Family<ByClass, Gauge<f64, AtomicU64>>,
     /// Since when the oldest pod of each class has waited.
     since: Mutex<BTreeMap<String, (Instant, Duration)>>,
@@ -141,6 +175,7 @@ impl Default for QueueMetrics {
         Self {
             pods: Family::default(),
             gpus: Family::default(),
+            wanted: Family::default(),
             oldest: Family::default(),
             since: Mutex::default(),
             waits: Family::new_with_constructor(waits),
@@ -166,6 +201,11 @@ impl QueueMetrics {
             "waiting_gpus",
             "GPUs that the waiting pods request; reported by the leader",
             self.gpus.clone(),
+        );
+        registry.register(
+            "wanted_gpus",
+            "GPUs that those waiting pods request which more nodes would start, by the GPUs of a pod (above 16: more) and by how close they must be; reported by the leader",
+            self.wanted.clone(),
         );
         registry.register_with_unit(
             "oldest_wait",
@@ -234,6 +274,10 @@ impl QueueMetrics {
                 class: class.clone(),
             };
             self.gpus.get_or_create(&by).set(depth.gpus.into());
+            for (shape, &gpus) in &depth.wanted {
+                let by = shape.of_class(class);
+                self.wanted.get_or_create(&by).inc_by(gpus.into());
+            }
             since.insert(class.clone(), (Instant::now(), depth.oldest));
         }
     }
@@ -242,6 +286,7 @@ impl QueueMetrics {
     pub fn forget(&self) {
         self.pods.clear();
         self.gpus.clear();
+        self.wanted.clear();
         self.oldest.clear();
         self.unsteady.clear();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);

@@ -166,11 +166,22 @@ fn config(values: &str) -> String {
 fn install(cluster: &Cluster, name: &str) -> std::path::PathBuf {
     let all = cluster.plane.kubectl();
     let space = format!("ci-{name}");
-    cluster.plane.namespace(&space, &json!({}), &json!({})).unwrap();
+    cluster
+        .plane
+        .namespace(&space, &json!({}), &json!({}))
+        .unwrap();
     let user = format!("system:serviceaccount:gitlab-runner:{name}-runner");
     let (role, user_flag) = (format!("runner-{name}"), format!("--user={user}"));
     // What the chart grants with `rbac.create`.
-    let bind = ["create", "rolebinding", &role, "--clusterrole=admin", &user_flag, "-n", &space];
+    let bind = [
+        "create",
+        "rolebinding",
+        &role,
+        "--clusterrole=admin",
+        &user_flag,
+        "-n",
+        &space,
+    ];
     all.run(&bind).unwrap();
     cluster.plane.kubeconfig_for(&user).unwrap()
 }
@@ -180,7 +191,8 @@ fn the_runners_of_the_example_run_the_jobs_of_listed_projects() {
     let cluster = Cluster::of(&[("n1", "sim:dgx-h100"), ("n2", "sim:dgx-h100")], json!({}));
     let all = cluster.plane.kubectl();
     for (node, pool) in [("n1", "training"), ("n2", "inference")] {
-        all.run(&["label", "node", node, &format!("pool={pool}")]).unwrap();
+        all.run(&["label", "node", node, &format!("pool={pool}")])
+            .unwrap();
     }
     all.apply(&example("gitlab/classes.yaml")).unwrap();
     let training = install(&cluster, "training");
@@ -205,12 +217,18 @@ fn the_runners_of_the_example_run_the_jobs_of_listed_projects() {
         ],
     );
     let first = run(&training, values, 42);
-    first.wait_for("to be running on the node n1", SOON).unwrap();
+    first
+        .wait_for("to be running on the node n1", SOON)
+        .unwrap();
     let second = run(&training, values, 42);
-    second.wait_for("position 1 of class training", SOON).unwrap();
+    second
+        .wait_for("position 1 of class training", SOON)
+        .unwrap();
     let inference = install(&cluster, "inference");
     let small = run(&inference, "gitlab/values-inference.yaml", 7);
-    small.wait_for("to be running on the node n2", SOON).unwrap();
+    small
+        .wait_for("to be running on the node n2", SOON)
+        .unwrap();
     assert_eq!(first.cancel(SOON).unwrap(), JobEnd::Cancelled);
     for job in [second, small] {
         job.cancel(SOON).unwrap();
