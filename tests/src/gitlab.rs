@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::{
     assets,
     process::{Process, command},
-    wait::wait_until,
     workdir,
 };
 
@@ -77,10 +76,10 @@ impl GitlabJob {
     /// # Errors
     /// When it does not, with the log.
     pub fn wait_for(&self, text: &str, limit: Duration) -> Result<()> {
-        let found = wait_until(&format!("{text:?} in the job log"), limit, || {
-            Ok(self.log().contains(text).then_some(()))
-        });
-        found.with_context(|| self.log())
+        self.0
+            .wait_until(&format!("{text:?} in the job log"), limit, || {
+                Ok(self.log().contains(text).then_some(()))
+            })
     }
 
     /// Waits until the job has ended, and returns how.

@@ -50,6 +50,9 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             add(&member.class, reason, member.gpus, feed.created(pod));
         }
     }
+    for one in feed.unaccepted() {
+        add(one.class, "unaccepted", one.gpus, one.created);
+    }
     for one in waiting.iter().filter(|one| lacks_nodes(&one.reason)) {
         for member in feed.pods_of(&one.job).filter_map(|pod| feed.member(pod)) {
             let Some(depth) = depth.get_mut(&member.class) else {
@@ -62,9 +65,6 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             let gpus = depth.wanted.entry(shape).or_default();
             *gpus = gpus.saturating_add(member.gpus);
         }
-    }
-    for one in feed.unaccepted() {
-        add(one.class, "unaccepted", one.gpus, one.created);
     }
     depth
 }

@@ -14,8 +14,8 @@ use crate::{
 
 const CLASS: &str = include_str!("ci-class.yaml");
 const RUNNER: &str = "system:serviceaccount:gitlab:runner";
-/// As many as are free in one domain of one node only.
-const GPUS: &str = "7";
+/// As many as the job of the step before leaves in the domain.
+const GPUS: &str = "3";
 
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     terminal.step("Jobs of GitLab")?;
@@ -23,7 +23,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     terminal.file(CLASS)?;
     let kubeconfig = install(cluster)?;
     terminal.command("kubectl apply -f ci-training.yaml")?;
-    terminal.say("A double of GitLab Runner's executor runs three jobs. It does in the cluster what the runner does,\nand prints the log of the job. The first job takes all GPUs of the domain:")?;
+    terminal.say("A double of GitLab Runner's executor runs three jobs. It does in the cluster what the runner does,\nand prints the log of the job. The first job takes the GPUs that are free in\nthe domain:")?;
     let start = |id: u64, project: u64, script: &str| {
         GitlabJob::start(&kubeconfig, &job(id, project, script))
     };
@@ -51,9 +51,13 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
 fn install(cluster: &Cluster) -> Result<PathBuf> {
     let control_plane = &cluster.control_plane;
     let gitlab = control_plane.namespace("gitlab", &json!({}), &json!({}))?;
-    gitlab.run(&["create", "serviceaccount", "runner"])?;
-    let bind = ["create", "rolebinding", "runner", "--clusterrole=admin"];
-    gitlab.run(&[&bind[..], &["--serviceaccount=gitlab:runner"]].concat())?;
+    let role =
+        "kubectl create role runner --verb=create,delete,get,list --resource=pods,pods/exec,events";
+    let bind = "kubectl create rolebinding runner --role=runner --serviceaccount=gitlab:runner";
+    for command in ["kubectl create serviceaccount runner", role, bind] {
+        let output = gitlab.shell(&format!("{command} --namespace gitlab"))?;
+        ensure!(output.status.success(), "{command}: {output:?}");
+    }
     control_plane.kubectl().apply(CLASS)?;
     control_plane.kubeconfig_for(RUNNER)
 }
