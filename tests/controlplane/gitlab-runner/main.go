@@ -104,6 +104,8 @@ func run(kubeconfig, file string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 64
 	}
+	// Admission warnings are in the runner's own log, not in the job's.
+	config.WarningHandler = rest.NoWarnings{}
 	config.UserAgent = "gitlab-runner 19.4.0 (double; go)"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

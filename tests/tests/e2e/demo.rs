@@ -102,8 +102,10 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     assert_eq!(released, 2, "{starts}");
     let restricted = step(&said, "A restricted class");
     assert!(restricted.contains("chose node dgx."), "{restricted}");
+    shows_the_logs_of_gitlab(step(&said, "Jobs of GitLab"));
+}
 
-    let gitlab = step(&said, "Jobs of GitLab");
+fn shows_the_logs_of_gitlab(gitlab: &str) {
     for part in [
         "position 1 of class ci-training",
         "rule not-authorized",
@@ -113,4 +115,8 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     ] {
         assert!(gitlab.contains(part), "{part} is not in {gitlab}");
     }
+    assert!(
+        !gitlab.contains("Warning: nvlink-domains"),
+        "that is in the runner's log: {gitlab}"
+    );
 }
