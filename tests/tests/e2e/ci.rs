@@ -63,6 +63,26 @@ fn start(all: &[Made]) -> (ControlPlane, Webhook) {
             space.run(&["create", "serviceaccount", account]).unwrap();
         }
     }
+    let_create_pods(kubectl, all);
+    let examples: BTreeSet<&str> = all.iter().map(|one| &*one.example).collect();
+    for name in examples {
+        kubectl
+            .apply(&example(&format!("{name}/class.yaml")))
+            .unwrap();
+    }
+    let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
+    let account = plane.kubeconfig_for(account).unwrap();
+    let webhook = Webhook::start_with(&account, &["--without-controller"]).unwrap();
+    webhook.register(kubectl).unwrap();
+    let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
+    kubectl
+        .run_with(&["apply", "--server-side", "-f", "-"], &policies)
+        .unwrap();
+    (plane, webhook)
+}
+
+/// Lets all makers create pods, and somebody else.
+fn let_create_pods(kubectl: &Kubectl, all: &[Made]) {
     let pods = [
         "create",
         "clusterrole",
@@ -83,21 +103,6 @@ fn start(all: &[Made]) -> (ControlPlane, Webhook) {
         ];
         kubectl.run(&bind).unwrap();
     }
-    let examples: BTreeSet<&str> = all.iter().map(|one| &*one.example).collect();
-    for name in examples {
-        kubectl
-            .apply(&example(&format!("{name}/class.yaml")))
-            .unwrap();
-    }
-    let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
-    let account = plane.kubeconfig_for(account).unwrap();
-    let webhook = Webhook::start_with(&account, &["--without-controller"]).unwrap();
-    webhook.register(kubectl).unwrap();
-    let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
-    kubectl
-        .run_with(&["apply", "--server-side", "-f", "-"], &policies)
-        .unwrap();
-    (plane, webhook)
 }
 
 /// Returns the pod as it would be stored.
