@@ -144,7 +144,12 @@ impl Feed {
     /// Sets a node, or removes it.
     pub fn node(&mut self, name: &str, node: Option<Node>) {
         let name = Name::from(name);
-        let changed = self.nodes.get(&name) != node.as_ref();
+        let before = self.nodes.get(&name);
+        let changed = before != node.as_ref();
+        let tied = self.demands.tied();
+        let moved = tied.filter(|(_, ties)| ties.differ(before, node.as_ref()));
+        let moved: Vec<Name> = moved.map(|(name, _)| name.clone()).collect();
+        self.untied.extend(moved);
         let offers = node.iter().flat_map(|node| node.amounts.names());
         let new = offers.filter(|resource| !self.offered.contains(resource));
         let new: Vec<Name> = new.cloned().collect();
@@ -158,8 +163,6 @@ impl Feed {
         };
         if changed {
             self.changed.nodes.insert(name);
-            let tied: Vec<Name> = self.demands.tied().map(|(name, _)| name.clone()).collect();
-            self.untied.extend(tied);
         }
     }
 
@@ -245,6 +248,7 @@ impl Feed {
         }
         self.stand(&id, standing);
         entry.turn = self.turn(&id, &entry, line, lost);
+        let demand = demand.map(|demand| self.bounded(demand));
         entry.ties = demand.as_ref().and_then(|demand| demand.ties.clone());
         entry.demand = demand.map(|demand| self.demand(demand));
         self.read(&mut entry, &pod);
@@ -300,7 +304,8 @@ impl Feed {
 
     /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
     pub fn demand_of(&mut self, pod: &Value) -> Name {
-        self.demand(Demand::of(pod))
+        let demand = self.bounded(Demand::of(pod));
+        self.demand(demand)
     }
 
     /// Returns the id of a domain that the planner names by its number on the node.

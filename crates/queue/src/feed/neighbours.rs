@@ -14,12 +14,21 @@ use nvlink_api::pod;
 use nvlink_planner::Name;
 use serde_json::Value;
 
-use super::{Feed, demand::holds, node::Node};
+use super::{
+    Feed,
+    demand::{Demand, holds},
+    node::Node,
+};
 use crate::Life;
 
 /// The labels of a pod.
 pub(super) type Labels = BTreeMap<String, String>;
 
+/// The most demands that depend on where pods are. Of more, the terms are not read: anybody can write
+/// them, and each is compared with all pods.
+const MOST_TIED: usize = 128;
+/// The most labels, values and namespaces in the terms of a pod. Of one with more, none is read.
+const MOST_PARTS: usize = 64;
 /// The most characters of a selector that are shown.
 const MOST_SHOWN: usize = 200;
 
@@ -71,6 +80,14 @@ impl Term {
         }
     }
 
+    /// Returns how many labels, values and namespaces it has.
+    fn parts(&self) -> usize {
+        let values = pod::list(&self.selector, &["matchExpressions"])
+            .map(|one| 1 + pod::list(one, &["values"]).count());
+        let named = self.namespaces.iter().flatten().count();
+        named + pod::entries(&self.selector, &["matchLabels"]).count() + values.sum::<usize>()
+    }
+
     fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         let within = self.namespaces.as_ref();
         within.is_none_or(|names| names.contains(namespace)) && matches(&self.selector, labels)
@@ -113,7 +130,8 @@ impl Ties {
                 .collect::<Vec<_>>()
         };
         let (near, apart) = (read("podAffinity"), read("podAntiAffinity"));
-        if near.is_empty() && apart.is_empty() {
+        let parts: usize = near.iter().chain(&apart).map(Term::parts).sum();
+        if near.is_empty() && apart.is_empty() || parts > MOST_PARTS {
             return None;
         }
         let labels = pod::entries(pod, &["metadata", "labels"]);
@@ -130,6 +148,14 @@ impl Ties {
     /// Returns a text that is the same for equal ties only.
     pub(super) fn key(&self) -> String {
         format!("{self:?}")
+    }
+
+    /// Reports whether a node is near other pods than before.
+    pub(super) fn differ(&self, before: Option<&Node>, now: Option<&Node>) -> bool {
+        let value =
+            |node: Option<&Node>, key: &str| node.and_then(|node| node.labels.get(key)).cloned();
+        let mut keys = self.terms().map(|term| &term.key);
+        keys.any(|key| value(before, key) != value(now, key))
     }
 
     fn terms(&self) -> impl Iterator<Item = &Term> {
@@ -246,6 +272,18 @@ impl Near {
 }
 
 impl Feed {
+    /// Returns a demand whose ties are read: there are not too many of such demands.
+    pub(super) fn bounded(&self, demand: Demand) -> Demand {
+        let known = demand.ties.is_none() || self.demands.name(&demand).is_some();
+        match known || self.demands.tied().count() < MOST_TIED {
+            true => demand,
+            false => Demand {
+                ties: None,
+                ..demand
+            },
+        }
+    }
+
     /// Sets where a pod is. What waits to be near it, or apart, is planned anew.
     pub(super) fn stand(&mut self, id: &Name, now: Option<Standing>) {
         let Some(change) = self.neighbours.set(id, now) else {

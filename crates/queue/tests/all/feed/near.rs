@@ -119,3 +119,32 @@ fn the_first_of_pods_that_attract_each_other_may_go_anywhere() {
     queue.feed.pod(first);
     assert_eq!(queue.released(NOW), ["team/first"]);
 }
+
+#[test]
+fn terms_are_not_read_where_there_are_too_many() {
+    let mut queue = Queue::new();
+    node(&mut queue, "n1", 4);
+    let one = |name: String, number: usize| {
+        with(
+            &name,
+            "podAffinity",
+            json!({"matchLabels": {"number": number.to_string()}}),
+        )
+    };
+    for number in 0..200 {
+        queue.feed.pod(one(format!("p{number:03}"), number));
+    }
+    let released = queue.released(NOW);
+    assert_eq!(released.len(), 4, "all four GPUs are given");
+    assert!(
+        released.iter().all(|pod| &**pod >= "team/p128"),
+        "{released:?}"
+    );
+    let mut queue = Queue::new();
+    node(&mut queue, "n1", 4);
+    let many: serde_json::Map<_, _> = (0..65).map(|key| (format!("k{key}"), json!("v"))).collect();
+    queue
+        .feed
+        .pod(with("odd", "podAffinity", json!({ "matchLabels": many })));
+    assert_eq!(queue.released(NOW), ["team/odd"]);
+}
