@@ -129,6 +129,11 @@ impl Demand {
         }
     }
 
+    /// Returns the same, wherever other pods are.
+    pub(super) fn untied(self) -> Self {
+        Self { ties: None, ..self }
+    }
+
     /// Returns a text that is the same for equal demands only.
     pub(super) fn key(&self) -> String {
         let ties = self.ties.as_ref().map(|ties| ties.key());

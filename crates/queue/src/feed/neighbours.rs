@@ -277,10 +277,7 @@ impl Feed {
         let known = demand.ties.is_none() || self.demands.name(&demand).is_some();
         match known || self.demands.tied().count() < MOST_TIED {
             true => demand,
-            false => Demand {
-                ties: None,
-                ..demand
-            },
+            false => demand.untied(),
         }
     }
 
