@@ -188,6 +188,7 @@ impl Board {
         let Waiter { pod, uid, about } = waiter;
         let notice = Notice {
             since: feed.moved_to(pod),
+            unseen: feed.unseen_scheduler(pod).map(Into::into),
             ..notice.clone()
         };
         let known = self.pods.get(pod).is_some_and(|it| it.uid == uid);

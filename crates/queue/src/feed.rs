@@ -71,6 +71,8 @@ pub struct Feed {
     graphs: Graphs,
     /// The pods without devices.
     loads: Loads,
+    /// The schedulers that have bound pods.
+    schedulers: HashSet<Box<str>>,
     /// Where pods are, and what the demands of waiting pods need of that.
     neighbours: Neighbours,
     near: HashMap<Name, Near>,
@@ -246,7 +248,9 @@ impl Feed {
                 self.leave(&id);
             }
         }
+        let bound = standing.is_some().then(|| entry.scheduler.clone());
         self.stand(&id, standing);
+        self.binds(bound);
         entry.turn = self.turn(&id, &entry, line, lost);
         let demand = demand.map(|demand| self.bounded(demand));
         entry.ties = demand.as_ref().and_then(|demand| demand.ties.clone());

@@ -33,6 +33,8 @@ pub struct Notice {
     /// When its pod was created, if the API server says another time because its clock was set since. A
     /// later leader knows it only from here.
     pub since: Option<Millis>,
+    /// Its scheduler, if that has bound no pod so far.
+    pub unseen: Option<Box<str>>,
 }
 
 /// The word for a job that the queue cannot start although it has its turn.
@@ -130,6 +132,7 @@ impl Notice {
             eta: waiting.eta,
             deadline: waiting.deadline,
             since: None,
+            unseen: None,
         }
     }
 
@@ -143,6 +146,7 @@ impl Notice {
             eta: None,
             deadline: None,
             since: None,
+            unseen: None,
         }
     }
 
@@ -171,7 +175,10 @@ impl Notice {
             (false, Some(deadline)) => format!("; {}", words::end(deadline, now)),
             (false, None) => String::new(),
         };
-        format!("{why}; position {position} of class {class}{start}")
+        let unseen = self.unseen.as_ref().map_or_else(String::new, |name| {
+            format!("; no pod was bound by its scheduler {name:?} (schedulerName) so far: see whether it runs")
+        });
+        format!("{why}; position {position} of class {class}{start}{unseen}")
     }
 
     /// Returns why the pod waits, as a sentence without its end.
@@ -214,7 +221,7 @@ impl Notice {
             self.obstacle,
             Some(Obstacle::Refused(_) | Obstacle::Unaccepted(_))
         );
-        never || stuck
+        never || stuck || self.unseen.is_some()
     }
 
     /// Reports whether the job starts when GPUs become free, and needs nothing else.
@@ -235,6 +242,7 @@ impl Notice {
         if moved
             || has_shifted(before.start(), self.start(), now)
             || self.deadline != before.deadline
+            || self.unseen != before.unseen
         {
             return Some(Urgency::Soon);
         }

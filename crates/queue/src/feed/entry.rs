@@ -9,7 +9,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Place, amounts::Amounts, demand::Demand, neighbours::Ties};
+use super::{Place, amounts::Amounts, demand::Demand, load::scheduler, neighbours::Ties};
 use crate::{
     Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
     prune::prune,
@@ -51,6 +51,8 @@ pub(super) struct Entry {
     pub(super) expected: Option<Expected>,
     /// The object that says how many pods its job has, while it waits, or the Job that may end it.
     pub(super) object: Option<Object>,
+    /// The scheduler that is to bind it.
+    pub(super) scheduler: Box<str>,
     /// The name of what it demands of its node.
     pub(super) demand: Option<Name>,
     /// Which pods must be near it, while it waits.
@@ -190,6 +192,7 @@ impl Entry {
             claim: Named::of(pod),
             expected: None,
             object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
+            scheduler: scheduler(pod),
             demand: None,
             ties: None,
             paused: None,

@@ -14,6 +14,12 @@ use super::{
 };
 use crate::Life;
 
+/// The scheduler of pods that name none. Every cluster has it.
+const USUAL: &str = "default-scheduler";
+
+/// The most schedulers that are known to have bound pods.
+const MOST_SCHEDULERS: usize = 1_000;
+
 /// What a pod without devices takes of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -21,6 +27,8 @@ pub struct Load {
     amounts: Amounts,
     /// Where it is, for those that must be near it.
     pub(super) standing: Option<Standing>,
+    /// The scheduler that bound it.
+    pub(super) scheduler: Option<Box<str>>,
 }
 
 impl Load {
@@ -34,8 +42,15 @@ impl Load {
             node,
             amounts,
             standing,
+            scheduler: Some(scheduler(pod)),
         })
     }
+}
+
+/// Returns the scheduler that a pod names.
+pub(super) fn scheduler(pod: &Value) -> Box<str> {
+    let name = nvlink_api::pod::text(pod, &["spec", "schedulerName"]);
+    if name.is_empty() { USUAL } else { name }.into()
 }
 
 /// Returns the parts of a pod that its [`Load`] is read from.
@@ -51,6 +66,7 @@ pub fn slim(pod: &Value) -> Value {
         part("spec"),
         &[
             "nodeName",
+            "schedulerName",
             "containers",
             "initContainers",
             "resources",
@@ -166,7 +182,24 @@ impl Feed {
         self.leave(id);
         let standing = load.as_mut().and_then(|load| load.standing.take());
         self.stand(id, standing);
+        let scheduler = load.as_mut().and_then(|load| load.scheduler.take());
+        self.binds(scheduler);
         self.set_load(id, load);
+    }
+
+    /// Records that a scheduler has bound a pod.
+    pub(super) fn binds(&mut self, scheduler: Option<Box<str>>) {
+        // Anybody can write names into pods.
+        if self.schedulers.len() < MOST_SCHEDULERS {
+            self.schedulers.extend(scheduler);
+        }
+    }
+
+    /// Returns the scheduler of a waiting pod, if it has bound no pod so far: perhaps there is none of this
+    /// name.
+    pub(crate) fn unseen_scheduler(&self, pod: &Name) -> Option<&str> {
+        let name = &*self.pods.get(pod)?.scheduler;
+        (name != USUAL && !self.schedulers.contains(name)).then_some(name)
     }
 
     pub(super) fn set_load(&mut self, id: &Name, load: Option<Load>) {

@@ -43,6 +43,7 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
         eta,
         deadline: None,
         since: None,
+        unseen: None,
     }
 }
 
@@ -426,6 +427,31 @@ fn a_pod_that_waits_no_more_says_so() {
     feed.pod(a);
     assert_eq!(board.look(&[], &feed, false, NOW + 60_000), []);
     assert_eq!(board.next(), None);
+}
+
+#[test]
+fn a_pod_of_a_scheduler_that_binds_nothing_says_so_until_it_does() {
+    let mut waits = pod("a");
+    waits["spec"]["schedulerName"] = json!("volcanno");
+    let mut feed = feed([waits]);
+    let mut board = Board::default();
+    let shown = [waiting("a", &full(2, 1, NOW + 60 * MINUTE))];
+    let task = board.look(&shown, &feed, false, NOW).remove(0);
+    let (said, warning) = task.event.unwrap();
+    let part = "; no pod was bound by its scheduler \"volcanno\" (schedulerName) so far: see whether it runs";
+    assert!(warning && said.ends_with(part), "{said}");
+    board.posted(&"team/a".into(), true, NOW);
+    feed.pod(json!({
+        "metadata": {"namespace": "team", "name": "b", "uid": "b"},
+        "spec": {"nodeName": "n1", "schedulerName": "volcanno", "containers": []},
+        "status": {"phase": "Running"},
+    }));
+    let task = board.look(&shown, &feed, false, NOW + MINUTE).remove(0);
+    assert!(
+        !task.patch.to_string().contains("volcanno"),
+        "{}",
+        task.patch
+    );
 }
 
 #[test]
