@@ -26,7 +26,11 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
         .queues()
         .map(|class| (class.to_owned(), Depth::default()))
         .collect();
-    let mut add = |class: &str, reason: &'static str, gpus: u32, created: Option<Millis>| {
+    let mut add = |class: &str,
+                   reason: &'static str,
+                   gpus: u32,
+                   created: Option<Millis>,
+                   wanted: Option<Shape>| {
         let waited = now.saturating_sub(created.unwrap_or(now));
         let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
         if !depth.contains_key(class) {
@@ -36,6 +40,10 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             *depth.pods.entry(reason).or_default() += 1;
             depth.gpus = depth.gpus.saturating_add(gpus);
             depth.oldest = depth.oldest.max(waited);
+            if let Some(shape) = wanted {
+                let wanted = depth.wanted.entry(shape).or_default();
+                *wanted = wanted.saturating_add(gpus);
+            }
         }
     };
     for one in waiting {
@@ -47,24 +55,16 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
             let Some(member) = feed.member(pod) else {
                 continue;
             };
-            add(&member.class, reason, member.gpus, feed.created(pod));
+            let wanted = lacks_nodes(&one.reason).then_some(Shape {
+                gpus: member.gpus,
+                scope: member.scope,
+            });
+            let created = feed.created(pod);
+            add(&member.class, reason, member.gpus, created, wanted);
         }
     }
     for one in feed.unaccepted() {
-        add(one.class, "unaccepted", one.gpus, one.created);
-    }
-    for one in waiting.iter().filter(|one| lacks_nodes(&one.reason)) {
-        for member in feed.pods_of(&one.job).filter_map(|pod| feed.member(pod)) {
-            let Some(depth) = depth.get_mut(&member.class) else {
-                continue;
-            };
-            let shape = Shape {
-                gpus: member.gpus,
-                scope: member.scope,
-            };
-            let gpus = depth.wanted.entry(shape).or_default();
-            *gpus = gpus.saturating_add(member.gpus);
-        }
+        add(one.class, "unaccepted", one.gpus, one.created, None);
     }
     depth
 }

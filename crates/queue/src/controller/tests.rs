@@ -184,7 +184,7 @@ async fn pods_whose_class_cannot_be_used_are_counted() {
         encode(&mut text, &registry).unwrap();
         let lines = text
             .lines()
-            .filter(|line| line.starts_with("queue_waiting"));
+            .filter(|line| line.starts_with("queue_waiting") || line.starts_with("queue_wanted"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     let lines = |reason: &str| {
@@ -193,7 +193,9 @@ async fn pods_whose_class_cannot_be_used_are_counted() {
             r#"queue_waiting_gpus{class="line"} 8"#.to_owned(),
         ]
     };
-    assert_eq!(counted(&state), lines("impossible"));
+    let shape = r#"queue_wanted_gpus{class="line",gpus_per_pod="8",scope="nvlink-domain"} 8"#;
+    let [pods, gpus] = lines("impossible");
+    assert_eq!(counted(&state), [pods, gpus, shape.to_owned()]);
     passes(1).await;
     let broken = Event::Class("line".to_owned(), Some(Err("a typo".to_owned())));
     assert!(state.apply(happened(vec![broken])));
