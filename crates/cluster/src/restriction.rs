@@ -20,7 +20,7 @@ use nvlink_admission::{
 };
 use nvlink_api::{
     class::condition,
-    crd::{DomainClass, condition::Condition},
+    crd::{DomainClass, access::AccessMode, condition::Condition},
 };
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -35,7 +35,6 @@ const NAMED: usize = 5;
 
 /// Reports whether the condition is wanted: the class is open and has the annotation.
 pub(super) fn is_wanted(class: &DomainClass) -> bool {
-    use nvlink_api::crd::access::AccessMode;
     class.spec.access.mode != AccessMode::Restricted
         && class
             .annotations()

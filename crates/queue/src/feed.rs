@@ -77,7 +77,7 @@ pub struct Feed {
     neighbours: Neighbours,
     near: HashMap<Name, Near>,
     /// The demands for which that is to be found out anew.
-    untied: BTreeSet<Name>,
+    stale: BTreeSet<Name>,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
     /// pods. A resource that no node has is not counted: DRA or a scheduler's extender may have it.
     offered: Vec<Name>,
@@ -151,7 +151,7 @@ impl Feed {
         let tied = self.demands.tied();
         let moved = tied.filter(|(_, ties)| ties.differ(before, node.as_ref()));
         let moved: Vec<Name> = moved.map(|(name, _)| name.clone()).collect();
-        self.untied.extend(moved);
+        self.stale.extend(moved);
         let offers = node.iter().flat_map(|node| node.amounts.names());
         let new = offers.filter(|resource| !self.offered.contains(resource));
         let new: Vec<Name> = new.cloned().collect();
@@ -207,7 +207,7 @@ impl Feed {
         } = &self.changed;
         let names = [nodes, pods, jobs, loads];
         let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
-        !told || !self.wanted.is_empty() || !self.untied.is_empty()
+        !told || !self.wanted.is_empty() || !self.stale.is_empty()
     }
 
     /// Sets a pod. An older version than the known one has no effect.
@@ -337,7 +337,7 @@ impl Feed {
         self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
         let tied = demand.ties.is_some();
         let name = self.demands.add(demand);
-        self.untied.extend(tied.then(|| name.clone()));
+        self.stale.extend(tied.then(|| name.clone()));
         name
     }
 

@@ -112,9 +112,7 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
             class.name
         ));
     }
-    if let Some(system) = system {
-        lines.extend(of_system(system, class, timeout));
-    }
+    lines.extend(system.and_then(|system| of_system(system, class)));
     // The owner of a pod may know the size.
     let alone = pod::list(pod, &["metadata", "ownerReferences"])
         .next()
@@ -130,24 +128,19 @@ fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
 }
 
 /// Returns what a user should know about the time that the CI system of a pod gives it.
-fn of_system(
-    system: CiSystem,
-    class: &Class,
-    timeout: Option<std::time::Duration>,
-) -> Option<String> {
+fn of_system(system: CiSystem, class: &Class) -> Option<String> {
     let (name, setting) = (system.name(), system.setting());
     let gives_up = duration::shown(system.gives_up());
-    let queue = class.queue.as_ref()?;
-    match queue.timeout {
+    match class.queue.as_ref()?.timeout {
         None => Some(format!(
             "{name} gives up after {gives_up}, so its pods wait for at most {}: to let them wait longer, raise {setting} and set placement.queueTimeout of class {:?}",
-            duration::shown(timeout?),
+            duration::shown(system.waits()),
             class.name
         )),
-        Some(_) if timeout? >= system.gives_up() => Some(format!(
+        Some(timeout) if timeout >= system.gives_up() => Some(format!(
             "{name} gives up after {gives_up} unless {setting} is raised, but class {:?} lets pods wait for {}",
             class.name,
-            duration::shown(timeout?)
+            duration::shown(timeout)
         )),
         Some(_) => None,
     }

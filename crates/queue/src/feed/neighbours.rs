@@ -43,14 +43,17 @@ impl Standing {
     /// Reads `pod`; `None` if it is on no node, or has ended.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         let node = Life::of(pod).node().map(Name::from)?;
-        let labels = pod::entries(pod, &["metadata", "labels"]);
-        let labels =
-            labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
         Some(Self {
             node,
-            labels: Arc::new(labels.collect()),
+            labels: Arc::new(labels_of(pod)),
         })
     }
+}
+
+fn labels_of(pod: &Value) -> Labels {
+    let labels = pod::entries(pod, &["metadata", "labels"]);
+    let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    labels.collect()
 }
 
 /// A required term of a waiting pod.
@@ -134,10 +137,7 @@ impl Ties {
         if near.is_empty() && apart.is_empty() || parts > MOST_PARTS {
             return None;
         }
-        let labels = pod::entries(pod, &["metadata", "labels"]);
-        let labels =
-            labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        let labels: Labels = labels.collect();
+        let labels = labels_of(pod);
         Some(Self {
             selects_itself: near.iter().all(|term| term.selects(namespace, &labels)),
             near,
@@ -253,7 +253,7 @@ fn shown(selector: &Value) -> String {
 }
 
 /// The values of nodes' labels that a pod needs, by label, and those that it must not have.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Near {
     near: Vec<(String, HashSet<String>)>,
     apart: Vec<(String, HashSet<String>)>,
@@ -294,22 +294,25 @@ impl Feed {
         let tied = self.demands.tied();
         let changed = tied.filter(|(_, ties)| ties.terms().any(selects));
         let changed: Vec<Name> = changed.map(|(name, _)| name.clone()).collect();
-        self.untied.extend(changed);
+        self.stale.extend(changed);
     }
 
     /// Finds out anew what depends on where pods are, and which nodes and jobs that changes.
     pub(super) fn retie(&mut self) {
-        let untied = std::mem::take(&mut self.untied);
-        if untied.is_empty() {
+        let stale = std::mem::take(&mut self.stale);
+        if stale.is_empty() {
             return;
         }
         let mut near = HashMap::new();
         for (name, ties) in self.demands.tied() {
             let before = self.near.remove(name);
-            if let (Some(before), false) = (&before, untied.contains(name)) {
-                near.insert(name.clone(), before.clone());
-                continue;
-            }
+            let before = match before {
+                Some(before) if !stale.contains(name) => {
+                    near.insert(name.clone(), before);
+                    continue;
+                }
+                before => before,
+            };
             let now = self.neighbours.near(ties, &self.nodes);
             let changed = self.nodes.iter().filter(|(_, node)| {
                 before
@@ -323,11 +326,7 @@ impl Feed {
         }
         self.near = near;
         let tied = self.pods.values();
-        let tied = tied.filter(|pod| {
-            pod.demand
-                .as_ref()
-                .is_some_and(|name| untied.contains(name))
-        });
+        let tied = tied.filter(|pod| pod.demand.as_ref().is_some_and(|name| stale.contains(name)));
         let jobs: Vec<Name> = tied.filter_map(|pod| pod.job.clone()).collect();
         self.changed.jobs.extend(jobs);
     }
