@@ -31,6 +31,9 @@ type executor struct {
 // execute runs the stages of the job. What fails before the first script has run is a failure of
 // `prepare environment`.
 func (e *executor) execute(ctx context.Context) error {
+	if err := e.job.check(); err != nil {
+		return err
+	}
 	fmt.Println("Preparing environment")
 	err := e.stage(ctx, "helper", `echo "Running on $(hostname) via double..."`)
 	if err != nil {

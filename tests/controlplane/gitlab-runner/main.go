@@ -13,6 +13,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,23 +49,33 @@ type job struct {
 
 // runner is its section of config.toml, by the names of `[runners.kubernetes]` but for its own name.
 type runner struct {
-	Name             string `json:"name"`
-	Namespace        string `json:"namespace"`
-	ServiceAccount   string `json:"service_account"`
-	HelperImage      string `json:"helper_image"`
-	PollInterval     int    `json:"poll_interval"`
-	PollTimeout      int    `json:"poll_timeout"`
-	TerminationGrace *int64 `json:"pod_termination_grace_period_seconds"`
-	CleanupGrace     *int64 `json:"cleanup_grace_period_seconds"`
+	Name             string            `json:"name" toml:"-"`
+	Namespace        string            `json:"namespace" toml:"namespace"`
+	Image            string            `json:"image" toml:"image"`
+	ServiceAccount   string            `json:"service_account" toml:"service_account"`
+	HelperImage      string            `json:"helper_image" toml:"helper_image"`
+	PollInterval     int               `json:"poll_interval" toml:"poll_interval"`
+	PollTimeout      int               `json:"poll_timeout" toml:"poll_timeout"`
+	TerminationGrace *int64            `json:"pod_termination_grace_period_seconds" toml:"pod_termination_grace_period_seconds"`
+	CleanupGrace     *int64            `json:"cleanup_grace_period_seconds" toml:"cleanup_grace_period_seconds"`
+	PodLabels        map[string]string `json:"pod_labels" toml:"pod_labels"`
+	PodAnnotations   map[string]string `json:"pod_annotations" toml:"pod_annotations"`
 	// PodSpec are strategic merge patches, with FF_USE_ADVANCED_POD_SPEC_CONFIGURATION.
-	PodSpec                 []json.RawMessage `json:"pod_spec"`
-	PodLabels               map[string]string `json:"pod_labels"`
-	PodAnnotations          map[string]string `json:"pod_annotations"`
-	PrintPodWarningEvents   *bool             `json:"print_pod_warning_events"`
-	LabelsOverwrite         bool              `json:"pod_labels_overwrite_allowed"`
-	AnnotationsOverwrite    bool              `json:"pod_annotations_overwrite_allowed"`
-	ServiceAccountOverwrite bool              `json:"service_account_overwrite_allowed"`
-	ProtectedLabels         *bool             `json:"protected_labels"`
+	PodSpec []json.RawMessage `json:"pod_spec" toml:"-"`
+	Patches []podSpec         `json:"-" toml:"pod_spec"`
+	// Regular expressions of what a job may overwrite; empty: nothing.
+	LabelsOverwrite         string `json:"pod_labels_overwrite_allowed" toml:"pod_labels_overwrite_allowed"`
+	AnnotationsOverwrite    string `json:"pod_annotations_overwrite_allowed" toml:"pod_annotations_overwrite_allowed"`
+	ServiceAccountOverwrite string `json:"service_account_overwrite_allowed" toml:"service_account_overwrite_allowed"`
+	PrintPodWarningEvents   *bool  `json:"print_pod_warning_events" toml:"print_pod_warning_events"`
+	ProtectedLabels         *bool  `json:"protected_labels" toml:"-"`
+}
+
+// podSpec is an entry of `[[runners.kubernetes.pod_spec]]`.
+type podSpec struct {
+	Name  string `toml:"name"`
+	Type  string `toml:"patch_type"`
+	Patch string `toml:"patch"`
 }
 
 func isSet(flag *bool) bool { return flag == nil || *flag }
@@ -76,6 +87,9 @@ func (e scriptFailed) Error() string {
 	return fmt.Sprintf("command terminated with exit code %d", e.code)
 }
 
+// notConfigured is a setting that keeps a job from running. It is no failure of the system.
+type notConfigured struct{ error }
+
 var errCancelled = errors.New("canceled")
 
 func main() {
@@ -86,7 +100,7 @@ func main() {
 }
 
 func run(kubeconfig, file string) int {
-	job := job{Image: "busybox:1", Timeout: 3600}
+	job := job{Timeout: 3600}
 	decoder := json.NewDecoder(os.Stdin)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&job); err != nil {
@@ -99,6 +113,7 @@ func run(kubeconfig, file string) int {
 			return 64
 		}
 	}
+	job.Image = cmp.Or(job.Image, job.Runner.Image, "busybox:1")
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -142,6 +157,7 @@ func attemptJob(ctx context.Context, config *rest.Config, client kubernetes.Inte
 	err := executor.execute(ctx)
 	executor.cleanUp()
 	var script scriptFailed
+	var setting notConfigured
 	switch {
 	case err == nil:
 		fmt.Println("Job succeeded")
@@ -151,6 +167,9 @@ func attemptJob(ctx context.Context, config *rest.Config, client kubernetes.Inte
 		return 3
 	case ctx.Err() != nil:
 		fmt.Println("ERROR: Job failed:", context.Cause(ctx))
+		return 1
+	case errors.As(err, &setting):
+		fmt.Println("ERROR: Job failed:", setting)
 		return 1
 	case errors.As(err, &script):
 		fmt.Println("ERROR: Job failed:", err)

@@ -27,21 +27,43 @@ func label(text string) string {
 
 // account is the pod's service account.
 func (j job) account() string {
-	if j.Runner.ServiceAccountOverwrite && j.Variables["KUBERNETES_SERVICE_ACCOUNT_OVERWRITE"] != "" {
-		return j.Variables["KUBERNETES_SERVICE_ACCOUNT_OVERWRITE"]
+	account := j.Variables["KUBERNETES_SERVICE_ACCOUNT_OVERWRITE"]
+	if j.Runner.ServiceAccountOverwrite != "" && account != "" {
+		return account
 	}
 	return j.Runner.ServiceAccount
 }
 
-// overwrites are the values of the variables that begin so, `KEY=VALUE` each.
-func (j job) overwrites(prefix string) map[string]string {
+// overwrites are the values of the variables that begin so, `KEY=VALUE` each, if the runner allows any
+// (`evaluateMapOverwrite`).
+func (j job) overwrites(prefix, allowed string) map[string]string {
 	found := map[string]string{}
 	for name, value := range j.Variables {
-		if key, text, ok := strings.Cut(value, "="); ok && strings.HasPrefix(name, prefix) {
+		if key, text, ok := strings.Cut(value, "="); ok && allowed != "" && strings.HasPrefix(name, prefix) {
 			found[key] = text
 		}
 	}
 	return found
+}
+
+// check reports a value that a job overwrites and the runner does not allow (`overwriteRegexCheck`).
+func (j job) check() error {
+	for _, one := range []struct{ prefix, allowed string }{
+		{"KUBERNETES_SERVICE_ACCOUNT_OVERWRITE", j.Runner.ServiceAccountOverwrite},
+		{"KUBERNETES_POD_LABELS_", j.Runner.LabelsOverwrite},
+		{"KUBERNETES_POD_ANNOTATIONS_", j.Runner.AnnotationsOverwrite},
+	} {
+		allowed, err := regexp.Compile(one.allowed)
+		if err != nil {
+			return notConfigured{err}
+		}
+		for name, value := range j.Variables {
+			if strings.HasPrefix(name, one.prefix) && one.allowed != "" && !allowed.MatchString(value) {
+				return notConfigured{fmt.Errorf("couldn't prepare overwrites: provided value %q does not match %q", value, one.allowed)}
+			}
+		}
+	}
+	return nil
 }
 
 func (j job) unique() string {
@@ -74,10 +96,8 @@ func (j job) labels() map[string]string {
 	for key, value := range j.Runner.PodLabels {
 		set(key, value)
 	}
-	if j.Runner.LabelsOverwrite {
-		for key, value := range j.overwrites("KUBERNETES_POD_LABELS_") {
-			set(key, value)
-		}
+	for key, value := range j.overwrites("KUBERNETES_POD_LABELS_", j.Runner.LabelsOverwrite) {
+		set(key, value)
 	}
 	return labels
 }
@@ -96,10 +116,8 @@ func (j job) annotations() map[string]string {
 	for key, value := range j.Runner.PodAnnotations {
 		annotations[key] = value
 	}
-	if j.Runner.AnnotationsOverwrite {
-		for key, value := range j.overwrites("KUBERNETES_POD_ANNOTATIONS_") {
-			annotations[key] = value
-		}
+	for key, value := range j.overwrites("KUBERNETES_POD_ANNOTATIONS_", j.Runner.AnnotationsOverwrite) {
+		annotations[key] = value
 	}
 	return annotations
 }

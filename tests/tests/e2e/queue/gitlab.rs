@@ -19,7 +19,7 @@ fn job(name: &str) -> Value {
         "script": "echo trained",
         "runner": {
             "name": "gpu", "namespace": "team", "poll_interval": 1, "poll_timeout": 60,
-            "pod_labels_overwrite_allowed": true, "pod_annotations_overwrite_allowed": true,
+            "pod_labels_overwrite_allowed": ".*", "pod_annotations_overwrite_allowed": ".*",
             "pod_termination_grace_period_seconds": 0, "pod_spec": [gpus],
         },
     })
@@ -215,4 +215,67 @@ fn the_runners_of_the_example_run_the_jobs_of_listed_projects() {
     for job in [second, small] {
         job.cancel(SOON).unwrap();
     }
+}
+
+/// Creates a class for project 42.
+fn create_gold(cluster: &Cluster) {
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "gold"}, "spec": {
+            "access": {"mode": "Restricted", "ciProjects": [{
+                "provider": "gitlab", "projectIds": [42],
+                "runners": [{"namespace": "team", "serviceAccount": "runner"}],
+            }]},
+            "placement": {"whenUnavailable": "Queue"},
+        },
+    });
+    cluster.plane.kubectl().create(&class).unwrap();
+}
+
+#[test]
+fn a_job_that_claims_to_be_of_another_project_is_refused() {
+    let cluster = Cluster::start(&["n1"], json!({}));
+    runner(&cluster);
+    create_gold(&cluster);
+    let of = |project: u64, variable: &str, value: &str| {
+        let mut job = job("train");
+        job["project_id"] = json!(project);
+        job["runner"]["pod_annotations"] = json!({"nvlink-domains.io/class": "gold"});
+        job["variables"] = json!({variable: value});
+        job
+    };
+    let honest = wait_until("the class to be seen", SOON, || {
+        let run = start(&cluster, &of(42, "CI", "true"));
+        run.wait_for("to be running on the node n1", SOON)
+            .map(|()| Some(run))
+    });
+    honest.unwrap().cancel(SOON).unwrap();
+
+    let id = "project.runner.gitlab.com/id=42";
+    let mut old = of(43, "KUBERNETES_POD_LABELS_1", id);
+    old["runner"]["protected_labels"] = json!(false);
+    for (job, part) in [
+        (
+            of(43, "KUBERNETES_POD_LABELS_1", id),
+            "project 43 is not listed in the class",
+        ),
+        (old, "the project of the pod cannot be told"),
+        (
+            of(43, "KUBERNETES_POD_ANNOTATIONS_1", id),
+            "the project of the pod cannot be told",
+        ),
+        (
+            of(43, "KUBERNETES_SERVICE_ACCOUNT_OVERWRITE", "runner"),
+            "project 43 is not listed in the class",
+        ),
+        (
+            of(42, "NVIDIA_VISIBLE_DEVICES", "all"),
+            "ask for it to be removed from the runner's config.toml, which configures all jobs of GitLab Runner",
+        ),
+    ] {
+        let log = ended(&cluster, &job, JobEnd::SystemFailure);
+        assert_parts(&log, &["denied the request: rule ", part]);
+        assert!(!log.contains("webhook=ignore"), "{log}");
+    }
+    none_left(&cluster.team);
 }
