@@ -20,6 +20,8 @@ pub const MANAGER: &str = "nvlink-device-plugin";
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two checks of the label, in case somebody changed it.
 const CHECK: Duration = Duration::from_secs(300);
+/// The longest pause after a failure. Each is twice the one before.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The label of one Node.
 #[derive(Clone)]
@@ -36,7 +38,8 @@ impl Label {
 
     /// Sets the label while the kubelet has GPUs from `proxy`, and removes it otherwise.
     pub async fn keep(self, proxy: Arc<Proxy>) -> Infallible {
-        let mut written = None;
+        let (mut written, mut failed) = (None, None);
+        let mut pause = LOOK;
         loop {
             let offers = proxy.offers_gpus();
             let due = written.is_none_or(|(was, since): (bool, tokio::time::Instant)| {
@@ -44,14 +47,25 @@ impl Label {
             });
             if due {
                 match self.write(offers).await {
-                    Ok(()) => written = Some((offers, tokio::time::Instant::now())),
+                    Ok(()) => {
+                        written = Some((offers, tokio::time::Instant::now()));
+                        (failed, pause) = (None, LOOK);
+                    }
                     Err(error) => {
                         let reason = client::reason(&error);
-                        tracing::warn!(node = self.node, reason, "cannot label the Node");
+                        if failed.as_ref() != Some(&reason) {
+                            tracing::warn!(
+                                node = self.node,
+                                reason,
+                                "cannot label the Node; retrying"
+                            );
+                        }
+                        failed = Some(reason);
+                        pause = (pause * 2).min(LONGEST);
                     }
                 }
             }
-            sleep(LOOK).await;
+            sleep(pause).await;
         }
     }
 
@@ -63,14 +77,20 @@ impl Label {
         self.write(false).await
     }
 
+    /// Applying would create a Node that does not exist, so it names the one that does.
     async fn write(&self, offers: bool) -> kube::Result<()> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        // A patch of nothing reads the Node with the right to patch it alone.
+        let nothing = Patch::Merge(json!({}));
+        let found = nodes
+            .patch_metadata(&self.node, &PatchParams::default(), &nothing)
+            .await?;
         let value = offers.then_some((labels::DEVICES, labels::PREFERRED));
         let labels: BTreeMap<_, _> = value.into_iter().collect();
         let patch = Patch::Apply(json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node, "labels": labels},
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node, "uid": found.metadata.uid, "labels": labels},
         }));
         let params = PatchParams::apply(MANAGER).force();
-        let nodes = Api::<Node>::all(self.client.clone());
         nodes
             .patch_metadata(&self.node, &params, &patch)
             .await

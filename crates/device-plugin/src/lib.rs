@@ -13,7 +13,7 @@
 //! Of the node it knows what [`Node`] shows. The modules; each uses only those above it:
 //!
 //! - `messages` are the parts of the API of device plugins that are read.
-//! - `authority` and `wire` speak gRPC on Unix sockets.
+//! - `authority` and `wire` speak gRPC on Unix sockets; `crowd` has the connections.
 //! - `statistics` are the metrics.
 //! - `chooser` chooses GPUs, and `environment` writes their order.
 //! - `node` is what is known of the node.
@@ -26,6 +26,7 @@
 
 mod authority;
 mod chooser;
+mod crowd;
 mod directories;
 mod environment;
 mod health;

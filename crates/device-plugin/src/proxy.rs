@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    fs, io,
+    io,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -103,9 +103,9 @@ impl Proxy {
     /// When a directory or the socket in it cannot be used.
     pub async fn run(self: Arc<Self>) -> io::Result<()> {
         let Directories { kubelet, vendor } = &self.directories;
-        fs::create_dir_all(vendor).map_err(|error| named(vendor, &error))?;
-        let _lock = lock(vendor).await?;
-        remove_sockets(vendor, |_| true).map_err(|error| named(vendor, &error))?;
+        self.directories.are_two()?;
+        let locked = lock(vendor).await?;
+        locked.take_over(vendor).await?;
         let own = |name: &str| name.starts_with(PREFIX);
         // The kubelet's directory may not be there before the kubelet.
         drop(remove_sockets(kubelet, own));

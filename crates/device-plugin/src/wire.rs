@@ -12,7 +12,6 @@ use nvlink_kubelet::socket;
 use prost::bytes::{Buf, BufMut, Bytes};
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
     task::JoinSet,
     time::timeout,
 };
@@ -24,7 +23,7 @@ use tonic::{
     transport::Channel,
 };
 
-use super::authority;
+use super::{authority, crowd::Crowd, directories::AGAIN};
 
 /// The largest message that is accepted, in bytes. A list of 1,000 devices has 100 KB.
 const MOST_BYTES: usize = 4 << 20;
@@ -190,21 +189,45 @@ pub(super) async fn serve<V: Visit>(
     listener: UnixListener,
     receive: impl Fn() -> V,
 ) -> io::Result<()> {
-    let places = std::sync::Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let (mut crowd, mut connections) = (Crowd::default(), JoinSet::new());
     loop {
-        let place = places.clone().acquire_owned().await;
-        let (stream, _) = listener.accept().await?;
+        let stream = accept(&listener).await?;
+        while connections.try_join_next().is_some() {}
+        let seat = loop {
+            match crowd.enter(MOST_CONNECTIONS) {
+                Some(seat) => break seat,
+                None => drop(connections.join_next().await),
+            }
+        };
         let visit = receive();
         connections.spawn(async move {
-            let _place = place;
+            let router = seat.counting(visit.router());
             let ended = tokio::select! {
-                ended = answer_calls(stream, visit.router()) => ended,
+                ended = answer_calls(stream, router) => ended,
+                () = seat.must_leave() => Err(io::Error::other("it made room for a new connection")),
                 () = visit.overdue() => Ok(()),
             };
             visit.ended(ended);
         });
-        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Accepts a connection. Where the process has no file descriptor left, or the kernel no memory, some come
+/// free again; its end would take the devices of the node away.
+async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+    let mut told = false;
+    loop {
+        let error = match listener.accept().await {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) => error,
+        };
+        if error.kind() == io::ErrorKind::InvalidInput {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(%error, "cannot accept a connection; retrying");
+        }
+        tokio::time::sleep(AGAIN).await;
     }
 }
 

@@ -24,7 +24,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 fn peer(last: u8) -> Peer {
-    Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
+    Peer::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
 }
 
 fn count(places: &Places, why: CutOff) -> u64 {

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::Write,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::Command,
@@ -13,7 +14,9 @@ use std::{
 };
 
 use nvlink_tests::{
-    Allocator, Choice, DevicePlugin, FakeNvml, LabNode, Shares, http, nvml, wait_until, workdir,
+    Allocator, Choice, ControlPlane, DevicePlugin, FakeNvml, LabNode, Shares, http, nvml,
+    programs::{self, EXPORTER},
+    wait_until, workdir,
 };
 use serde_json::json;
 
@@ -119,12 +122,127 @@ fn clients_of_other_libraries_are_answered_whatever_their_authority_is() {
 
 /// Starts the process between two directories, without a device plugin.
 fn alone(subject: &str) -> (DevicePlugin, PathBuf, PathBuf) {
+    alone_with(subject, None, &[])
+}
+
+/// The same with access to a cluster and further arguments.
+fn alone_with(
+    subject: &str,
+    kubeconfig: Option<&Path>,
+    arguments: &[&str],
+) -> (DevicePlugin, PathBuf, PathBuf) {
     let directory = workdir::fresh(subject).unwrap();
     let (kubelet, vendor) = (directory.join("kubelet"), directory.join("vendor"));
     fs::create_dir(&kubelet).unwrap();
-    let source = ["--source", "sim:hgx-a100-4"];
-    let between = DevicePlugin::start((&kubelet, &vendor), &kubelet, &[], &source).unwrap();
+    let arguments = [&["--source", "sim:hgx-a100-4"], arguments].concat();
+    let access = kubeconfig.unwrap_or(&kubelet);
+    let between = DevicePlugin::start((&kubelet, &vendor), access, &[], &arguments).unwrap();
     (between, kubelet, vendor)
+}
+
+#[test]
+fn one_directory_for_the_kubelet_and_the_vendor_is_refused() {
+    let directory = workdir::fresh("one-directory").unwrap();
+    let (kubelet, vendor) = (directory.join("kubelet"), directory.join("vendor"));
+    fs::create_dir(&kubelet).unwrap();
+    std::os::unix::fs::symlink(&kubelet, &vendor).unwrap();
+    let _kubelet = UnixListener::bind(kubelet.join("kubelet.sock")).unwrap();
+    let [kubelet_flag, vendor_flag] = [&kubelet, &vendor].map(|path| path.display().to_string());
+    let arguments = [
+        "device-plugin",
+        "--source",
+        "sim:hgx-a100-4",
+        "--kubelet-plugins",
+        &kubelet_flag,
+        "--vendor-plugins",
+        &vendor_flag,
+    ];
+    let refused = programs::run(EXPORTER, &arguments, "")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("are one directory: give --vendor-plugins"),
+        "{refused}"
+    );
+    assert!(kubelet.join("kubelet.sock").exists());
+}
+
+#[test]
+fn a_node_that_does_not_exist_is_not_created_and_a_lasting_failure_is_logged_once() {
+    let plane = ControlPlane::start().unwrap();
+    let nobody = plane
+        .kubeconfig_for("system:serviceaccount:none:nobody")
+        .unwrap();
+    let publish = ["--publish", "--node-name", "typo"];
+    for (kubeconfig, reason) in [
+        (plane.kubeconfig(), "not found"),
+        (&*nobody, "cannot patch resource"),
+    ] {
+        let (between, ..) = alone_with("typo", Some(kubeconfig), &publish);
+        let told = || {
+            between
+                .process
+                .log()
+                .matches("cannot label the Node")
+                .count()
+        };
+        wait_until("the failure to be logged", SOON, || {
+            Ok((told() > 0).then_some(()))
+        })
+        .unwrap();
+        assert!(
+            between.process.log().contains(reason),
+            "{}",
+            between.process.log()
+        );
+        // It tried again by now.
+        thread::sleep(Duration::from_secs(5));
+        assert_eq!(told(), 1, "{}", between.process.log());
+    }
+    let nodes = plane.kubectl().get(&["nodes"]).unwrap();
+    assert_eq!(nodes["items"], json!([]));
+}
+
+/// Connects, begins with HTTP/2, and makes no call.
+fn idle(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &settings].concat();
+    // It may have hung up already.
+    let _ = stream.write_all(&preface);
+    stream
+}
+
+#[test]
+fn idle_connections_and_a_lack_of_descriptors_keep_no_plugin_out_for_long() {
+    let (between, _, vendor) = alone("crowded");
+    let socket = vendor.join("kubelet.sock");
+    let register = || python(&socket, "/v1beta1.Registration/Register", None);
+    let refused = "INVALID_ARGUMENT the endpoint \"\" is not the name of a socket";
+    let crowd: Vec<UnixStream> = (0..20).map(|_| idle(&socket)).collect();
+    assert_eq!(register(), refused);
+    drop(crowd);
+
+    let limit = |most: &str| {
+        let pid = format!("--pid={}", between.process.id());
+        let set = Command::new("prlimit")
+            .args([&pid, &format!("--nofile={most}")])
+            .status();
+        assert!(set.unwrap().success());
+    };
+    limit("8:1024");
+    let crowd: Vec<UnixStream> = (0..40).map(|_| idle(&socket)).collect();
+    wait_until("the lack to be logged", SOON, || {
+        Ok(between
+            .process
+            .log()
+            .contains("cannot accept a connection")
+            .then_some(()))
+    })
+    .unwrap();
+    limit("1024:1024");
+    drop(crowd);
+    assert_eq!(register(), refused);
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
             socket.set_tcp_nodelay(true)?;
             socket.set_send_buffer_size(SOCKET_BUFFER)?;
             socket.set_recv_buffer_size(SOCKET_BUFFER)?;
-            let peer = Peer(stream.peer_addr()?.ip().to_canonical());
+            let peer = Peer::of(stream.peer_addr()?.ip());
             let place = places.enter(peer);
             let mut place = place.ok_or_else(|| io::Error::other("no room"))?;
             let stream: Box<dyn Stream> = match tls {
@@ -76,7 +76,8 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
                         accepted = tls.accept(stream, ()) => accepted,
                         () = place.lost() => Err(io::ErrorKind::ConnectionAborted.into()),
                     };
-                    let failed = |error: &io::Error| tracing::debug!(peer = %peer.0, %error, "TLS handshake");
+                    let failed =
+                        |error: &io::Error| tracing::debug!(%peer, %error, "TLS handshake");
                     Box::new(accepted.inspect_err(failed)?.0)
                 }
             };

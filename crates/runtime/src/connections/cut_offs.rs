@@ -73,7 +73,7 @@ impl CutOffs {
         };
         *told = Some((now, all));
         tracing::warn!(
-            peer = %peer.0,
+            %peer,
             reason = why.as_str(),
             times = all - before,
             "clients were cut off: they held connections or responses without using them, or there were too many clients"

@@ -9,6 +9,7 @@
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    fmt,
     net::IpAddr,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,9 +24,31 @@ use super::{
     pace::{Load, Pace},
 };
 
-/// The address at the other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer(pub IpAddr);
+/// Who is at the other end of a connection: an IPv4 address, or the /64 network of an IPv6 address, all
+/// addresses of which one machine may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(IpAddr);
+
+impl Peer {
+    /// Returns who has this address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        const HOST: u128 = u64::MAX as u128;
+        Self(match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !HOST).into()),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(network) => write!(f, "{network}/64"),
+        }
+    }
+}
 
 /// The places of all servers that share them.
 #[derive(Clone, Debug)]

@@ -21,12 +21,14 @@ use tokio::sync::Semaphore;
 use super::settings::Settings;
 
 /// How many passwords of one peer may wait for their check; further ones are
-/// rejected. A check takes a tenth of a second of one core or more, and only one
-/// runs at a time, so that guessing passwords costs the node at most one core.
+/// rejected. A check takes a tenth of a second of one core or more, and only one of strangers runs at a
+/// time, so that guessing passwords costs the node at most one core.
 const MAX_WAITING: usize = 32;
 /// How many right passwords, and how many wrong ones, are remembered. There are
 /// only as many right ones as users.
 const MAX_REMEMBERED: usize = 256;
+/// How many peers are remembered that gave a right password.
+const MAX_FRIENDS: usize = 256;
 /// The hash that is checked if the user is unknown, so that the answer takes
 /// equally long. Its cost is 10, the usual choice with `htpasswd -B`.
 const NOBODY: &str = "$2b$10$CwTycUXWue0Thq9StjUM0uJ8iRUcLGWYSkiXh3HwkyzGZ8a6Q0U9K";
@@ -43,6 +45,9 @@ pub(super) struct Gate {
     /// Prometheus out from the restart of the exporter on.
     lines: Mutex<BTreeMap<Option<Peer>, Weak<Line>>>,
     checking: Arc<Semaphore>,
+    /// Peers that gave a right password. A new one of theirs waits for no stranger's.
+    friends: Mutex<HashSet<Peer>>,
+    checking_friends: Arc<Semaphore>,
 }
 
 /// Passwords that need no second check. Wrong ones are among them, because a
@@ -105,11 +110,13 @@ impl Gate {
             checked: Mutex::default(),
             lines: Mutex::default(),
             checking: Arc::new(Semaphore::new(1)),
+            friends: Mutex::default(),
+            checking_friends: Arc::new(Semaphore::new(1)),
         }
     }
 
     async fn check(
-        &self,
+        self: &Arc<Self>,
         users: &BTreeMap<String, String>,
         headers: &HeaderMap,
         peer: Option<Peer>,
@@ -125,7 +132,10 @@ impl Gate {
         };
         let tag = self.tag(&user, &hash, &password);
         match self.verify(peer, tag, password, hash).await {
-            Some(true) if known.is_some() => Verdict::Allowed,
+            Some(true) if known.is_some() => {
+                self.befriend(peer);
+                Verdict::Allowed
+            }
             Some(_) => Verdict::Denied,
             None => Verdict::Busy,
         }
@@ -136,10 +146,11 @@ impl Gate {
         checked.recall(tag?)
     }
 
-    /// Checks a password outside the threads that serve, one at a time. Returns
-    /// `None` if too many passwords wait.
+    /// Checks a password outside the threads that serve, one of strangers at a time. Returns `None` if
+    /// too many passwords wait. The check goes on, and is remembered, if the client leaves: otherwise a
+    /// scraper that gives up after ten seconds would be the last in line each time.
     async fn verify(
-        &self,
+        self: &Arc<Self>,
         peer: Option<Peer>,
         tag: Option<Vec<u8>>,
         password: Vec<u8>,
@@ -148,11 +159,32 @@ impl Gate {
         if let Some(is_right) = self.recall(tag.as_deref()) {
             return Some(is_right);
         }
-        let line = self.line(peer);
-        let _room = line.room.try_acquire().ok()?;
-        let _turn = line.turn.acquire().await.ok()?;
-        let checking = Arc::clone(&self.checking).acquire_owned().await.ok()?;
-        // The same password may have been checked in the meantime.
+        let (this, line) = (Arc::clone(self), self.line(peer));
+        let check = async move {
+            let _room = line.room.try_acquire().ok()?;
+            let _turn = line.turn.acquire().await.ok()?;
+            // The same password may have been checked in the meantime: then it needs no core.
+            if let Some(is_right) = this.recall(tag.as_deref()) {
+                return Some(is_right);
+            }
+            this.verify_now(peer, tag, password, hash).await
+        };
+        tokio::spawn(check).await.ok()?
+    }
+
+    async fn verify_now(
+        &self,
+        peer: Option<Peer>,
+        tag: Option<Vec<u8>>,
+        password: Vec<u8>,
+        hash: String,
+    ) -> Option<bool> {
+        let checking = match self.is_friend(peer) {
+            true => &self.checking_friends,
+            false => &self.checking,
+        };
+        let checking = Arc::clone(checking).acquire_owned().await.ok()?;
+        // By another peer, too.
         if let Some(is_right) = self.recall(tag.as_deref()) {
             return Some(is_right);
         }
@@ -167,6 +199,18 @@ impl Gate {
             checked.remember(tag, is_right);
         }
         Some(is_right)
+    }
+
+    fn is_friend(&self, peer: Option<Peer>) -> bool {
+        let friends = self.friends.lock().unwrap_or_else(PoisonError::into_inner);
+        peer.is_some_and(|peer| friends.contains(&peer))
+    }
+
+    fn befriend(&self, peer: Option<Peer>) {
+        let mut friends = self.friends.lock().unwrap_or_else(PoisonError::into_inner);
+        if friends.len() < MAX_FRIENDS {
+            friends.extend(peer);
+        }
     }
 
     fn line(&self, peer: Option<Peer>) -> Arc<Line> {

@@ -1,6 +1,8 @@
 //! The settings that result from the web configuration file and the files that it names.
 
-use std::{collections::BTreeMap, path::Path, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, ops::RangeInclusive, path::Path, str::FromStr, sync::Arc, time::Duration,
+};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use rustls::ServerConfig;
@@ -75,7 +77,7 @@ impl Settings {
             is_empty,
             http2,
             headers: headers(&http.headers.unwrap_or_default())?,
-            users: users(config.basic_auth_users.unwrap_or_default())?,
+            users: users(config.basic_auth_users.unwrap_or_default(), &files.config)?,
             rate: rate(&config.rate_limit.unwrap_or_default())?,
         })
     }
@@ -91,14 +93,29 @@ fn server_config(config: &Tls, files: &Files, http2: bool) -> Result<ServerConfi
     Ok(server)
 }
 
-fn users(users: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+/// The costs of hashes that are accepted. bcrypt computes none below, and each step takes twice as long:
+/// with 16, one wrong password takes some seconds, and with 31, days.
+const COSTS: RangeInclusive<u32> = 4..=16;
+
+/// Checks the hashes of users, which are in `text`.
+fn users(users: BTreeMap<String, String>, text: &[u8]) -> Result<BTreeMap<String, String>, String> {
+    let text = String::from_utf8_lossy(text);
     for (user, hash) in &users {
         // The library's error message may contain parts of the hash.
-        if bcrypt::HashParts::from_str(hash).is_err() {
-            return Err(format!(
-                "basic_auth_users.{user}: not a bcrypt hash; create one with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
-            ));
-        }
+        let fault = match bcrypt::HashParts::from_str(hash).map(|parts| parts.get_cost()) {
+            Ok(cost) if COSTS.contains(&cost) => continue,
+            Ok(cost) => format!(
+                "the hash has the cost {cost}, and {} to {} are accepted",
+                COSTS.start(),
+                COSTS.end()
+            ),
+            Err(_) => "not a bcrypt hash".to_owned(),
+        };
+        let line = text.lines().position(|line| line.contains(&**hash));
+        let line = line.map_or_else(String::new, |at| format!(" (line {})", at + 1));
+        return Err(format!(
+            "basic_auth_users.{user}{line}: {fault}; create one with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
+        ));
     }
     Ok(users)
 }

@@ -158,6 +158,64 @@ async fn peers_that_guess_do_not_keep_another_out() {
 }
 
 #[tokio::test]
+async fn a_scraper_that_gives_up_early_is_let_in_while_many_peers_guess() {
+    let hash = bcrypt::hash("right", 7).unwrap();
+    let config = format!("basic_auth_users: {{alice: '{hash}'}}\n");
+    let directory = directory(&Authority::new(), &config);
+    let (_servers, address) = start(&load(&directory).unwrap());
+    // Each has a new password as soon as the one before is refused.
+    let guess = |peer: u8| async move {
+        for n in 0.. {
+            ask_as(peer, address, format!("alice:{peer}-{n}")).await;
+        }
+    };
+    let flood: Vec<_> = (10..110).map(|peer| tokio::spawn(guess(peer))).collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut refused = 0;
+    let right = || ask_as(2, address, "alice:right".to_owned());
+    while tokio::time::timeout(Duration::from_millis(300), right())
+        .await
+        .is_err()
+    {
+        refused += 1;
+        assert!(refused < 100, "its check never ends");
+    }
+    // A friend does not wait for strangers, also with another password.
+    let wrong = ask_as(2, address, "alice:wrong".to_owned());
+    let wrong = tokio::time::timeout(Duration::from_millis(300), wrong).await;
+    assert_eq!(wrong.as_deref(), Ok("401"));
+    flood.iter().for_each(|one| one.abort());
+}
+
+#[test]
+fn hashes_that_no_password_could_match_in_time_are_refused() {
+    for (cost, accepted) in [
+        ("03", false),
+        ("04", true),
+        ("16", true),
+        ("17", false),
+        ("31", false),
+        ("99", false),
+    ] {
+        let hash = format!("$2b${cost}$CwTycUXWue0Thq9StjUM0uJ8iRUcLGWYSkiXh3HwkyzGZ8a6Q0U9K");
+        let config = format!("# users\nbasic_auth_users: {{alice: '{hash}'}}\n");
+        let directory = directory(&Authority::new(), &config);
+        let loaded = load(&directory)
+            .map(drop)
+            .map_err(|error| error.to_string());
+        match (accepted, loaded) {
+            (true, Ok(())) => {}
+            (false, Err(error)) => {
+                let parts = ["basic_auth_users.alice (line 2): ", "htpasswd -nBC 10"];
+                assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+                assert!(!error.contains("CwTycUXW"), "{error}");
+            }
+            (_, loaded) => panic!("{cost}: {loaded:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_is_being_written_changes_nothing() {
     let headers = "http_server_config: {headers: {X-Frame-Options: deny}}\n";
     let directory = directory(&Authority::new(), headers);

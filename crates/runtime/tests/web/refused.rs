@@ -73,7 +73,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "basic_auth_users: {alice: secret}\n",
-        "basic_auth_users.alice: not a bcrypt hash",
+        "basic_auth_users.alice (line 1): not a bcrypt hash",
     ),
     (
         "http_server_config: {headers: {X-Frame-Options: maybe}}\n",
