@@ -3,7 +3,7 @@
 use std::{
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nvlink_runtime::supervise::{Supervisor, Weight};
@@ -16,6 +16,7 @@ use nvlink_history::{
     marks::{Marks, Record},
     remotes::Remotes,
     totals::Totals,
+    xids::XidTimes,
 };
 
 /// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads, no
@@ -28,6 +29,7 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
 #[derive(Default)]
 struct Memory {
     remotes: Remotes,
+    xids: XidTimes,
     marks: Marks,
 }
 
@@ -45,6 +47,7 @@ fn read(
         Ok(mut reading) => {
             memory.remotes.observe(&reading);
             memory.remotes.complete(&mut reading);
+            memory.xids.observe(&reading, SystemTime::now());
             memory.marks.observe(&mut reading);
             let error = unread(&reading.unread);
             (Some(reading), error)
@@ -57,6 +60,7 @@ fn read(
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: memory.remotes.clone(),
+        xids: memory.xids.clone(),
         record: memory.marks.record(),
         health: Health {
             source: name.to_owned(),
@@ -180,6 +184,7 @@ fn nothing(name: &str, reason: &str) -> Snapshot {
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: Remotes::default(),
+        xids: XidTimes::default(),
         record: Record::default(),
         health: Health {
             source: name.to_owned(),

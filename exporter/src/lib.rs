@@ -3,7 +3,7 @@
 //!
 //! The modules; each uses only those above it:
 //!
-//! - `origin` refuses requests that come from a page of another site.
+//! - `origin` refuses requests that come from a page.
 //! - [`release`] releases the source for a while.
 //! - [`statistics`] counts what the process itself does.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.

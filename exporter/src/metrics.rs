@@ -24,7 +24,7 @@ use prometheus_client::{
 };
 
 use crate::snapshot::View;
-use nvlink_history::remotes::Remotes;
+use nvlink_history::{remotes::Remotes, xids::XidTimes};
 
 use self::writer::Writer;
 pub use self::{
@@ -77,7 +77,8 @@ impl Collector for Scrape {
                 let uncertain = placements.map_or(&none, |one| &one.uncertain);
                 domain::write(&mut out, &data.topology, status.as_ref(), uncertain)?;
             }
-            fabric::write(&mut out, data)?;
+            let xids = snapshot.map(|one| &one.xids);
+            fabric::write(&mut out, data, xids.unwrap_or(&XidTimes::default()))?;
             let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);
             placement::write(&mut out, &data.topology.spec, judged.unwrap_or_default())?;
         }

@@ -16,7 +16,9 @@ use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
 use crate::{placement::Placements, release::Hold, statistics::Statistics};
-use nvlink_history::{load::LinkLoad, marks::Record, remotes::Remotes, totals::GpuTotals};
+use nvlink_history::{
+    load::LinkLoad, marks::Record, remotes::Remotes, totals::GpuTotals, xids::XidTimes,
+};
 
 /// The outcome of one collection. Data and health are separate: a failed
 /// collection has health and no data, and never the data of an earlier one. A
@@ -33,6 +35,8 @@ pub struct Snapshot {
     /// The kind of device at the other end of each link, as far as it is known from
     /// this and earlier readings.
     pub remotes: Remotes,
+    /// When each GPU last had each XID.
+    pub xids: XidTimes,
     /// What must survive a restart of the exporter.
     pub record: Record,
     pub health: Health,

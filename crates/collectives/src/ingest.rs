@@ -197,12 +197,26 @@ pub fn failure(report: &Report) -> Option<String> {
     Some(format!("{} failed: {told}", report.name()))
 }
 
+/// Returns what to do about a run that did not fail and whose rows have no bandwidth, if it is one. What
+/// has no rows, such as a log of NCCL, is no benchmark.
+#[must_use]
+pub fn unmeasured(report: &Report) -> Option<String> {
+    let run = &report.placed.run;
+    let nothing = run.failure.is_none() && !run.rows.is_empty() && !run.is_measured();
+    nothing.then(|| {
+        format!(
+            "{}: no row has a time and bandwidth that can be used, so nothing can be compared",
+            report.name()
+        )
+    })
+}
+
 /// Judges the runs that did not fail and have measurements.
 #[must_use]
 pub fn judge(gate: &Gate, reports: &[Report]) -> Judgement {
     let judged = |one: &&Report| {
         let run = &one.placed.run;
-        run.failure.is_none() && !run.rows.is_empty()
+        run.failure.is_none() && run.is_measured()
     };
     let mut all = Judgement::default();
     for report in reports.iter().filter(judged) {
@@ -212,7 +226,7 @@ pub fn judge(gate: &Gate, reports: &[Report]) -> Judgement {
             Verdict::Refused(text) => all.problems.push(text),
         }
     }
-    if reports.iter().all(|one| one.placed.run.rows.is_empty()) {
+    if !reports.iter().any(|one| one.placed.run.is_measured()) {
         let reason = "no bandwidth was measured, so --min-ratio cannot be judged";
         all.problems.push(reason.to_owned());
     }

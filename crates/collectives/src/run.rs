@@ -255,6 +255,13 @@ impl Run {
         rows.max_by_key(|row| row.size)
     }
 
+    /// Reports whether a row has a bandwidth.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        let mut rows = self.rows.iter();
+        rows.any(|row| row.out_of_place.is_some() || row.in_place.is_some())
+    }
+
     /// Adds a row; one of the same size, type, operation and root becomes their mean.
     /// Returns `false` if there are too many.
     pub fn add(&mut self, row: Row) -> bool {

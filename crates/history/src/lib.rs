@@ -7,6 +7,7 @@
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
 //! - [`marks`] marks broken GPUs in the document.
+//! - [`xids`] keeps when each GPU last had each XID.
 //! - [`faults`] finds the faults that began or ended between two readings, for the log.
 
 pub mod faults;
@@ -15,5 +16,6 @@ pub mod load;
 pub mod marks;
 pub mod remotes;
 pub mod totals;
+pub mod xids;
 
 pub use key::Key;

@@ -2,7 +2,8 @@
 //!
 //! Missing links and problems of the fabric are states. A state is marked at the first
 //! reading that shows it. The mark ends after [`CALM`] readings without it, so that a link
-//! that comes and goes does not move jobs to and fro.
+//! that comes and goes does not move jobs to and fro. What all GPUs of a domain have alike is a mark
+//! of the domain: its switches are the reason, and no other GPU of it would be better.
 //!
 //! The driver's own verdict, the recovery action that it asks for, is a state that the driver
 //! keeps until it was done: its mark begins and ends with it, and so do those of rows of memory
@@ -16,14 +17,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvlink_source::{
-    FabricState, GpuHealth, LostGpu, Reading, RowRemap,
+    FabricCondition, FabricHealth, FabricState, GpuHealth, LostGpu, Reading, RowRemap,
     broken::{self, BOOT, Traffic},
 };
-use nvlink_topology::{Fault, Gpu, Lost, RecoveryAction, missing_links};
+use nvlink_topology::{
+    Domain, Fault, Gpu, Lost, NodeTopologySpec, RecoveryAction, own_missing_links,
+    shared_missing_links,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::Key;
 
+/// The condition of a fabric that all GPUs can have and still use NVLink.
+const SLOWER: FabricCondition = FabricCondition::DegradedBandwidth;
 /// Readings without a fault after which its mark ends: a minute at the default interval.
 pub const CALM: u32 = 12;
 
@@ -58,7 +64,14 @@ impl Marks {
     pub fn observe(&mut self, reading: &mut Reading) {
         let mut bytes = broken::traffic_by_gpu(&reading.counters);
         let mut marks = Vec::new();
-        for gpu in &reading.topology.spec.gpus {
+        let shared = reading.topology.spec.domains.iter();
+        let shared: Vec<_> = shared.map(|domain| shared_by(domain, reading)).collect();
+        for (domain, shared) in reading.topology.spec.domains.iter_mut().zip(shared) {
+            let all: BTreeSet<Fault> = domain.faults.drain(..).chain(shared).collect();
+            domain.faults = all.into_iter().collect();
+        }
+        let missing = own_missing_links(&reading.topology.spec);
+        for (gpu, missing) in reading.topology.spec.gpus.iter().zip(missing) {
             let history = self.history(gpu.index, gpu.uuid.as_deref());
             let health = reading.health.iter().find(|one| one.gpu == gpu.index);
             let xids = health.and_then(|health| health.xids.as_deref());
@@ -67,7 +80,7 @@ impl Marks {
             history.count(xids.unwrap_or_default(), bytes);
             // A fault that could not be read does not change.
             if reading.is_read(gpu.index) {
-                history.see(states(gpu, &reading.topology.spec.gpus, health));
+                history.see(states(gpu, missing, &reading.topology.spec, health));
             }
             marks.push(history.faults());
         }
@@ -203,23 +216,59 @@ fn of_rows(state: RowRemap) -> Fault {
     }
 }
 
-/// Returns the faults of `gpu` that are states.
-fn states(gpu: &Gpu, gpus: &[Gpu], health: Option<&GpuHealth>) -> BTreeSet<Fault> {
-    let missing = missing_links(gpu, gpus);
+/// Returns what is wrong with all GPUs of a domain alike: links that each of them lacks, or the
+/// bandwidth that its fabric reports as degraded.
+fn shared_by(domain: &Domain, reading: &Reading) -> BTreeSet<Fault> {
+    let mut faults = BTreeSet::new();
+    if shared_missing_links(domain, &reading.topology.spec) > 0 {
+        faults.insert(Fault::MissingLinks);
+    }
+    let inside = |health: &&GpuHealth| domain.gpus.contains(&health.gpu);
+    let fabrics = reading.health.iter().filter(inside);
+    let mut fabrics = fabrics
+        .filter_map(|health| health.fabric.as_ref())
+        .peekable();
+    let several = domain.gpus.len() > 1 && fabrics.peek().is_some();
+    if several && fabrics.all(|fabric| is_completed(fabric) && is_slower(fabric)) {
+        faults.insert(Fault::Fabric);
+    }
+    faults
+}
+
+/// Returns the faults of `gpu` that are states, without those of its domain. It lacks `missing` links
+/// that others of its domain have.
+fn states(
+    gpu: &Gpu,
+    missing: Option<u64>,
+    spec: &NodeTopologySpec,
+    health: Option<&GpuHealth>,
+) -> BTreeSet<Fault> {
     let mut faults = BTreeSet::new();
     if missing > Some(0) {
         faults.insert(Fault::MissingLinks);
     }
     // A GPU that should have no links, such as one alone in a virtual machine, needs no fabric.
     let linked = missing.is_some() || gpu.links.iter().flatten().any(|link| link.up);
+    let domain = spec.domain_of(gpu.index);
+    let shared = domain.is_some_and(|domain| domain.faults.contains(&Fault::Fabric));
+    let own = |condition: FabricCondition| !(shared && condition == SLOWER);
     let fabric = health.and_then(|health| health.fabric.as_ref());
     let broken = fabric.is_some_and(|fabric| {
-        fabric.state != FabricState::Completed || fabric.conditions.iter().any(|(_, holds)| *holds)
+        let mut conditions = fabric.conditions.iter();
+        !is_completed(fabric) || conditions.any(|(condition, holds)| *holds && own(*condition))
     });
     if linked && broken {
         faults.insert(Fault::Fabric);
     }
     faults
+}
+
+fn is_completed(fabric: &FabricHealth) -> bool {
+    fabric.state == FabricState::Completed
+}
+
+fn is_slower(fabric: &FabricHealth) -> bool {
+    fabric.conditions.contains(&(SLOWER, true))
 }
 
 fn lost(gpu: &LostGpu) -> Lost {

@@ -1,6 +1,9 @@
 //! Checks what a source reported and derives the rest of the document from it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
 
 use crate::{
     Edge, Fabric, Gpu, Invalid, Link, MAX_GPUS, NodeTopologySpec, Path, PathClass, RemoteKind, Via,
@@ -22,6 +25,8 @@ impl NodeTopologySpec {
     /// A contradiction, with its place in the document: two GPUs with the same index, an
     /// edge to a GPU that does not exist, a bandwidth of zero.
     pub fn complete(&mut self, node: &str) -> Result<Vec<String>, Invalid> {
+        self.cap_models();
+        self.check_names()?;
         self.check_gpus()?;
         self.check_edges()?;
         self.check_paths()?;
@@ -45,10 +50,60 @@ impl NodeTopologySpec {
             })
             .flat_map(|(one, fabric)| one.gpus.iter().map(move |&gpu| (gpu, fabric.clone())))
             .collect();
-        self.domains = domains(node, &self.gpus, &self.edges, |gpu| {
+        let mut found = domains(node, &self.gpus, &self.edges, |gpu| {
             fabrics.get(&gpu).cloned()
         });
+        for domain in &mut found {
+            let known = self.domains.iter_mut();
+            let mut known = known.filter(|one| one.gpus == domain.gpus);
+            domain.faults = known
+                .next()
+                .map_or_else(Vec::new, |one| mem::take(&mut one.faults));
+        }
+        self.domains = found;
         Ok(odd)
+    }
+
+    /// Shortens what only describes: NVML has at most 96 characters for a model
+    /// (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`).
+    fn cap_models(&mut self) {
+        let models = self.gpus.iter_mut().filter_map(|gpu| gpu.model.as_mut());
+        for model in models {
+            if let Some((end, _)) = model.char_indices().nth(MAX_MODEL) {
+                model.truncate(end);
+            }
+        }
+    }
+
+    /// Checks the lengths of what names something: shortened, it would name something else.
+    fn check_names(&self) -> Result<(), Invalid> {
+        let check = |at: String, name: Option<&String>| match name {
+            Some(name) if name.len() > MAX_NAME => {
+                let reason = format!("{} bytes; a name has at most {MAX_NAME}", name.len());
+                Err(Invalid::new(at, reason))
+            }
+            _ => Ok(()),
+        };
+        for (n, gpu) in self.gpus.iter().enumerate() {
+            check(format!("spec.gpus[{n}].uuid"), gpu.uuid.as_ref())?;
+            check(format!("spec.gpus[{n}].pciBusId"), gpu.pci_bus_id.as_ref())?;
+            for (m, link) in gpu.links.iter().flatten().enumerate() {
+                let remote = link.remote.as_ref();
+                let address = remote.and_then(|remote| remote.pci_bus_id.as_ref());
+                let at = format!("spec.gpus[{n}].links[{m}].remote.pciBusId");
+                check(at, address)?;
+            }
+        }
+        for (n, nic) in self.nics.iter().enumerate() {
+            check(format!("spec.nics[{n}].name"), Some(&nic.name))?;
+            check(format!("spec.nics[{n}].pciBusId"), nic.pci_bus_id.as_ref())?;
+            check(format!("spec.nics[{n}].guid"), nic.guid.as_ref())?;
+        }
+        for (n, domain) in self.domains.iter().enumerate() {
+            let fabric = domain.fabric.as_ref().map(|fabric| &fabric.cluster_uuid);
+            check(format!("spec.domains[{n}].fabric.clusterUuid"), fabric)?;
+        }
+        Ok(())
     }
 
     fn check_gpus(&self) -> Result<(), Invalid> {
@@ -195,6 +250,11 @@ impl NodeTopologySpec {
         }
     }
 }
+
+/// The most characters of a model that are kept.
+const MAX_MODEL: usize = 128;
+/// The most bytes of a name, such as a UUID, a PCI address or that of a NIC.
+const MAX_NAME: usize = 256;
 
 /// No path of a node reaches this rate: a petabyte per second.
 const TOO_FAST: u64 = 1_000_000_000_000_000;

@@ -87,7 +87,12 @@ fn named(node: &str, parts: Vec<(Vec<u32>, Option<Fabric>)>) -> Vec<Domain> {
                 format!("{}-{other}", fabric.id())
             }
         };
-        Domain { id, gpus, fabric }
+        Domain {
+            id,
+            gpus,
+            fabric,
+            faults: Vec::new(),
+        }
     });
     named.collect()
 }

@@ -62,6 +62,8 @@ pub const PATTERN: &str = "nvlink-domains.io/pattern";
 pub const GANG: &str = "nvlink-domains.io/gang";
 /// Pod annotation: number of pods in the gang.
 pub const GANG_SIZE: &str = "nvlink-domains.io/gang-size";
+/// Says that the job resumes from a checkpoint when its pods are taken away: `true` or `false`.
+pub const CHECKPOINT: &str = "nvlink-domains.io/checkpoint";
 /// Pod annotation: how long the job will run, such as `90m`.
 pub const EXPECTED_DURATION: &str = "nvlink-domains.io/expected-duration";
 /// Pod annotation: `none` disables the injection of environment variables.
@@ -80,6 +82,10 @@ pub const QUEUE_GATE: &str = "nvlink-domains.io/queue";
 pub const QUEUE_STATE: &str = "nvlink-domains.io/queue-";
 /// Pod annotation: where the queue put the pod, and why, as short JSON.
 pub const QUEUE_PLACEMENT: &str = "nvlink-domains.io/queue-placement";
+/// Label of the placeholder pods of the queue: the class for which they request a node.
+pub const PLACEHOLDER: &str = "nvlink-domains.io/placeholder";
+/// Annotation of a placeholder pod: the waiting pod that it stands for, as namespace/name.
+pub const PLACEHOLDER_FOR: &str = "nvlink-domains.io/placeholder-for";
 /// Pod annotation: the number of the term of the leader that released the pod.
 pub const QUEUE_TERM: &str = "nvlink-domains.io/queue-term";
 /// Pod annotation: why the pod waits in the queue: a word and a sentence, `Full: …`.

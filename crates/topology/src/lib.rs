@@ -47,7 +47,7 @@ pub use error::{Invalid, NoPlacement};
 pub use fault::Fault;
 pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
-pub use missing::{missing_gpus, missing_links};
+pub use missing::{missing_gpus, missing_links, own_missing_links, shared_missing_links};
 pub use model::{
     API_VERSION, Allocation, Comparison, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND,
     Link, Lost, Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, PLURAL, Path,

@@ -1,7 +1,7 @@
 //! Finds the NVLinks that a node should have but that are down, and the GPUs that it should
 //! have but that do not answer.
 
-use crate::{Gpu, Link, NodeTopologySpec, RemoteKind, SourceKind, generation};
+use crate::{Domain, Gpu, Link, NodeTopologySpec, RemoteKind, SourceKind, Via, generation};
 
 /// Returns the number of links that should be up but are not.
 ///
@@ -46,6 +46,51 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
         .max()
         .map_or(own, |most| most.max(own));
     (expected > 0).then(|| expected.saturating_sub(active))
+}
+
+/// Returns the number of links that each GPU of `domain` on this node lacks; 0 if one of them lacks
+/// none, and for a domain with fewer than two GPUs of which that is known.
+///
+/// Behind switches, it is a switch or its cables that all GPUs of the domain have in common. Where
+/// links lead from GPU to GPU, each missing link is a fault of the two GPUs at its ends, so the number
+/// is 0.
+#[must_use]
+pub fn shared_missing_links(domain: &Domain, spec: &NodeTopologySpec) -> u64 {
+    let gpus = spec.gpus.iter();
+    let gpus = gpus.filter(|gpu| domain.gpus.contains(&gpu.index));
+    shared(domain, spec, gpus.map(|gpu| missing_links(gpu, &spec.gpus)))
+}
+
+/// Returns the same of the GPUs of `domain`, which lack so many links each.
+fn shared(
+    domain: &Domain,
+    spec: &NodeTopologySpec,
+    missing: impl Iterator<Item = Option<u64>>,
+) -> u64 {
+    let mut edges = spec.edges.iter();
+    let switched = edges
+        .any(|edge| matches!(edge.via, Via::Switch | Via::Fabric) && domain.gpus.contains(&edge.a));
+    let known: Vec<u64> = missing.flatten().collect();
+    let least = known.iter().min().filter(|_| switched && known.len() > 1);
+    least.copied().unwrap_or(0)
+}
+
+/// Returns for each GPU of `spec`, in their order, the number of links that should be up but are not,
+/// without those that [all GPUs of its domain lack](shared_missing_links). `None` as of
+/// [`missing_links`].
+#[must_use]
+pub fn own_missing_links(spec: &NodeTopologySpec) -> Vec<Option<u64>> {
+    let missing = spec.gpus.iter().map(|gpu| missing_links(gpu, &spec.gpus));
+    let mut own: Vec<Option<u64>> = missing.collect();
+    for domain in &spec.domains {
+        let inside = |n: &usize| domain.gpus.contains(&spec.gpus[*n].index);
+        let inside: Vec<usize> = (0..own.len()).filter(inside).collect();
+        let shared = shared(domain, spec, inside.iter().map(|&n| own[n]));
+        for n in inside {
+            own[n] = own[n].map(|missing| missing.saturating_sub(shared));
+        }
+    }
+    own
 }
 
 /// Returns the number of GPUs that the node's board has and that do not answer, lost ones

@@ -326,7 +326,7 @@ impl PathClass {
 }
 
 /// A maximal set of two or more GPUs that edges connect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Domain {
@@ -340,6 +340,12 @@ pub struct Domain {
     /// The fabric that the domain is part of, if it spans nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
+    /// What is wrong with all its GPUs alike, ascending, such as `missing-links` after a switch has
+    /// failed: a fault of the domain and not of a GPU. Placements use the GPUs, at the bandwidth that
+    /// is left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
+    pub faults: Vec<Fault>,
 }
 
 /// A partition of a multi-node NVLink fabric. Two nodes share a domain if both fields are equal.

@@ -46,10 +46,14 @@ pub(super) fn ingest(args: &IngestArgs) -> anyhow::Result<()> {
     }
     let mut problems = ingested.problems;
     problems.extend(reports.iter().filter_map(ingest::failure));
+    let unmeasured = reports.iter().filter_map(ingest::unmeasured);
     if let Some(gate) = args.gate() {
+        problems.extend(unmeasured);
         let judgement = ingest::judge(&gate, reports);
         judgement.warnings.iter().for_each(|text| warn(text));
         problems.extend(judgement.problems);
+    } else {
+        unmeasured.for_each(|text| warn(&text));
     }
     conclude(problems)
 }

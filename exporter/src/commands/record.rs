@@ -3,19 +3,19 @@
 use std::{
     fs,
     io::{self, IsTerminal, Write},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
-use nvlink_runtime::files;
+use nvlink_runtime::{
+    files,
+    signals::{self, Signals},
+};
 use nvlink_source::{Reading, Source, SourceError, recording::Recorder};
 use nvlink_topology::NodeTopologySpec;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::{sync::mpsc, task::spawn_blocking};
 
 use super::{print, runtime, warn};
 use crate::args::RecordArgs;
@@ -33,24 +33,40 @@ pub(super) fn record(args: &RecordArgs) -> anyhow::Result<()> {
     }
     let source = super::opener(&args.source).open()?;
     let runtime = runtime()?;
-    let text = runtime.block_on(run(source, args.samples, args.interval));
-    // A source that hangs must not keep the process running.
+    let recorded = runtime.block_on(async {
+        let mut signals = signals::install()?;
+        let text = run(source, args.samples, args.interval, &mut signals).await?;
+        save(text, args.to.clone(), &mut signals).await
+    });
+    // A source that hangs, or a pipe that nobody reads, must not keep the process running.
     runtime.shutdown_background();
-    let text = text?;
-    match &args.to {
+    recorded
+}
+
+/// Writes the recording. A pipe may have no reader: the next signal ends that.
+async fn save(text: String, to: Option<PathBuf>, signals: &mut Signals) -> anyhow::Result<()> {
+    let writing = spawn_blocking(move || match &to {
         None => print(&text),
         Some(path) => write(path, &text).with_context(|| path.display().to_string()),
+    });
+    tokio::select! {
+        written = writing => written?,
+        signal = signals.received() => {
+            anyhow::bail!("received {signal} before the recording was written")
+        }
     }
 }
 
 /// One reading, and its time since the start.
 type Taken = (Duration, Result<Reading, SourceError>);
 
-/// Records `samples` readings, or those made before the first SIGINT or
-/// SIGTERM, and returns the text.
-async fn run(source: Box<dyn Source>, samples: u32, interval: Duration) -> anyhow::Result<String> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+/// Records `samples` readings, or those made before the first signal, and returns the text.
+async fn run(
+    source: Box<dyn Source>,
+    samples: u32,
+    interval: Duration,
+    signals: &mut Signals,
+) -> anyhow::Result<String> {
     let (sender, mut readings) = mpsc::channel(1);
     let thread = thread::Builder::new().name("recorder".to_owned());
     thread.spawn(move || take(source, samples, interval, &sender))?;
@@ -58,8 +74,7 @@ async fn run(source: Box<dyn Source>, samples: u32, interval: Duration) -> anyho
     loop {
         let taken = tokio::select! {
             taken = readings.recv() => taken,
-            _ = interrupt.recv() => None,
-            _ = terminate.recv() => None,
+            _ = signals.received() => None,
         };
         let Some(taken) = taken else { break };
         if !session.add(taken)? {

@@ -22,6 +22,16 @@ pub(super) fn write(
         .iter()
         .map(|domain| (labels(domain, name), Value::Whole(domain.gpus.len() as u64)));
     out.write(&families::DOMAIN_GPUS, sizes)?;
+    let faults = domains.iter().flat_map(|domain| {
+        let faults = domain.faults.iter().map(ToString::to_string);
+        faults.map(move |fault| (domain, fault))
+    });
+    let faults: Vec<_> = faults.collect();
+    let faults = faults.iter().map(|(domain, fault)| {
+        let [id, node] = labels(domain, name);
+        ([id, node, Label::Text(fault)], Value::Whole(1))
+    });
+    out.write(&families::DOMAIN_FAULT, faults)?;
     // Without a status it is not known which GPUs are free.
     let Some(status) = status else {
         return Ok(());

@@ -1,7 +1,8 @@
 //! Health of the GPUs and of their fabric.
 
-use std::fmt;
+use std::{fmt, time::SystemTime};
 
+use nvlink_history::{Key, xids::XidTimes};
 use nvlink_source::{FabricState, GpuHealth, Reading};
 use nvlink_topology::RecoveryAction;
 use strum::IntoEnumIterator;
@@ -13,7 +14,7 @@ use super::{
     writer::Writer,
 };
 
-pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading, times: &XidTimes) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));
     let states = fabrics().flat_map(|([gpu, uuid], fabric)| {
         FabricState::iter().map(move |state| {
@@ -30,7 +31,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     });
     out.write(&families::FABRIC_HEALTH, conditions)?;
     verdicts(out, data)?;
-    xids(out, data)
+    xids(out, data, times)
 }
 
 /// Writes what the driver says of the GPUs.
@@ -54,19 +55,47 @@ fn verdicts(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
 
 /// Writes the XIDs, which come from the driver's events. A lost GPU keeps its
 /// XIDs: they often show why it was lost.
-fn xids(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
-    let xids = health(data).flat_map(|([gpu, uuid], one)| {
+fn xids(out: &mut Writer<'_>, data: &Reading, times: &XidTimes) -> fmt::Result {
+    out.write(
+        &families::XID_ERRORS,
+        counted(data).map(|one| (one.labels, Value::Whole(one.count))),
+    )?;
+    let times = counted(data).filter_map(|one| {
+        let at = times.at(&one.key, one.xid)?;
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some((one.labels, Value::Real(at.as_secs_f64())))
+    });
+    out.write(&families::XID_TIMESTAMP, times)
+}
+
+/// An XID of a GPU.
+struct Counted<'a> {
+    key: Key,
+    labels: [Label<'a>; 3],
+    xid: u64,
+    count: u64,
+}
+
+fn counted(data: &Reading) -> impl Iterator<Item = Counted<'_>> {
+    let answering = health(data).flat_map(|(labels, one)| {
         let xids = one.xids.iter().flatten();
-        xids.map(move |&(xid, count)| ([gpu, uuid, xid.into()], Value::Whole(count)))
+        let gpus = &data.topology.spec.gpus;
+        let uuid = gpus.iter().find(|gpu| gpu.index == one.gpu);
+        let uuid = uuid.and_then(|gpu| gpu.uuid.as_deref());
+        xids.map(move |&(xid, count)| (labels, Key::new(one.gpu, uuid), xid, count))
     });
     let lost = data.lost.iter().flat_map(|gpu| {
+        let labels = [gpu.index.into(), gpu.uuid.as_deref().into()];
         let xids = gpu.xids.iter();
-        xids.map(move |&(xid, count)| {
-            let labels = [gpu.index.into(), gpu.uuid.as_deref().into(), xid.into()];
-            (labels, Value::Whole(count))
-        })
+        xids.map(move |&(xid, count)| (labels, Key::of(gpu), xid, count))
     });
-    out.write(&families::XID_ERRORS, xids.chain(lost))
+    let all = answering.chain(lost);
+    all.map(|([gpu, uuid], key, xid, count)| Counted {
+        key,
+        labels: [gpu, uuid, xid.into()],
+        xid,
+        count,
+    })
 }
 
 fn health(data: &Reading) -> impl Iterator<Item = ([Label<'_>; 2], &GpuHealth)> {

@@ -42,7 +42,7 @@ families! {
     GPU_RECEIVE: Counter Gpu "nvlink_gpu_receive_bytes" Bytes [gpu UUID] "GPUs";
     /// Errors that the GPU counted on all its NVLinks since the exporter started, by kind; the kinds are those of nvlink_errors_total.
     GPU_ERRORS: Counter Gpu "nvlink_gpu_errors" Errors [gpu UUID kind] "GPUs × kinds";
-    /// A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; recovery-ACTION: see nvlink_gpu_recovery_action, all but none and recover_imex_domain; row-remap-pending, row-remap-failed: see nvlink_gpu_row_remap; xid-N: it had this XID and was not reset since, only where the driver reports no recovery action; lost: it does not answer. The first two end after 12 collections without the problem.
+    /// A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links, without the links that all GPUs of its domain lack (nvlink_domain_fault); fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; recovery-ACTION: see nvlink_gpu_recovery_action, all but none and recover_imex_domain; row-remap-pending, row-remap-failed: see nvlink_gpu_row_remap; xid-N: it had this XID and was not reset since, only where the driver reports no recovery action; lost: it does not answer. The first two end after 12 collections without the problem.
     UNHEALTHY: Gauge Gpu "nvlink_gpu_unhealthy" One [gpu UUID reason] "broken GPUs × their reasons";
     /// Whether the NVLink is up. The label remote is the kind of device at the other end; it stays as it was when the link fails. For a link that has been down since the exporter started, it is the kind of the GPU's other links if these agree, else unknown.
     LINK_UP: Gauge Link "nvlink_link_up" ZeroOrOne [gpu UUID link remote] "links";
@@ -70,6 +70,8 @@ families! {
     ASYMMETRIC_LINKS: Gauge Peer "nvlink_asymmetric_links" Links [gpu UUID peer peer_UUID] "ordered pairs that disagree";
     /// GPUs of the node in the NVLink domain.
     DOMAIN_GPUS: Gauge Domain "nvlink_domain_gpus" Gpus [domain node] "domains";
+    /// What is wrong with all GPUs of the node in the NVLink domain alike; always 1. fault missing-links: each lacks links (nvlink_missing_links), so a switch or its cables are broken; fabric: the fabric reports degraded bandwidth. Placements use the GPUs.
+    DOMAIN_FAULT: Gauge Domain "nvlink_domain_fault" One [domain node fault] "domains that are broken";
     /// GPUs of the node in the NVLink domain that no pod holds. Absent where allocations are not known, and where the kubelet reports devices that cannot be identified and may be among those GPUs.
     DOMAIN_FREE_GPUS: Gauge Domain "nvlink_domain_free_gpus" Gpus [domain node] "domains";
     /// Largest number of free GPUs in one NVLink domain of the node (1 where the free GPUs are in no domain): the largest job that still fits well. Absent where it depends on GPUs that may or may not be free.
@@ -84,6 +86,8 @@ families! {
     ROW_REMAP: Gauge Gpu "nvlink_gpu_row_remap" ZeroOrOne [gpu UUID state] "GPUs × 2 states";
     /// XID errors that the driver reported for the GPU since the exporter started.
     XID_ERRORS: Counter Xid "nvlink_xid_errors" Errors [gpu UUID xid] "GPUs × XIDs seen";
+    /// Unix time at which the exporter last saw that the GPU has this XID.
+    XID_TIMESTAMP: Gauge Xid "nvlink_xid_timestamp_seconds" UnixTime [gpu UUID xid] "GPUs × XIDs seen";
     /// A GPU that a container holds; always 1. Joins link counters with jobs.
     ALLOCATION_INFO: Gauge Placement "nvlink_allocation_info" One [gpu UUID namespace pod container domain] "GPUs held by containers";
     /// GPUs that the container holds.

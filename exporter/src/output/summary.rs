@@ -68,6 +68,13 @@ pub fn slower(comparison: &Comparison) -> String {
     )
 }
 
+/// Says that all GPUs of a domain lack so many links.
+#[must_use]
+pub fn each_lacks(missing: u64) -> String {
+    let plural = if missing == 1 { "" } else { "s" };
+    format!("each GPU lacks {missing} link{plural}, so a switch or its cables are broken")
+}
+
 /// Describes how the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.
 #[must_use]
 pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {

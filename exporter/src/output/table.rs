@@ -3,7 +3,8 @@
 use nvlink_runtime::columns::{clean, columns};
 use nvlink_source::topo_matrix;
 use nvlink_topology::{
-    Fault, Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, missing_links,
+    Fault, Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, own_missing_links,
+    shared_missing_links,
 };
 
 use super::{ranges, rate, summary};
@@ -80,7 +81,7 @@ fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
             .filter(|value| !value.is_empty())
             .unwrap_or("-".into())
     };
-    for gpu in &spec.gpus {
+    for (gpu, missing) in spec.gpus.iter().zip(own_missing_links(spec)) {
         let domain = spec.domain_of(gpu.index);
         rows.push(vec![
             gpu.index.to_string(),
@@ -90,19 +91,19 @@ fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
             dash(Some(summary::nics(spec, gpu.index).join(","))),
             dash(gpu.pci_bus_id.clone()),
             dash(gpu.model.clone()),
-            remarks(gpu, node),
+            remarks(gpu, missing, node),
         ]);
     }
     rows
 }
 
-/// Returns what is unusual about the GPU, and which pods hold it.
-fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
+/// Returns what is unusual about the GPU, which lacks so many links of its own, and which pods hold it.
+fn remarks(gpu: &Gpu, missing: Option<u64>, node: &NodeTopology) -> String {
     let mut remarks = Vec::new();
     if gpu.mig_enabled {
         remarks.push("MIG".to_owned());
     }
-    if missing_links(gpu, &node.spec.gpus) > Some(0) {
+    if missing > Some(0) {
         remarks.push("links missing".to_owned());
     }
     let others = gpu.faults.iter().filter(|one| **one != Fault::MissingLinks);
@@ -131,10 +132,13 @@ fn domains(node: &NodeTopology) -> String {
         let fabric = domain.fabric.as_ref().map_or("", |_| "; spans nodes");
         let joined = summary::joined(spec, domain);
         let gpus = ranges(&domain.gpus);
+        let missing = shared_missing_links(domain, spec);
+        let missing = (missing > 0).then(|| summary::each_lacks(missing));
+        let missing = missing.map_or(String::new(), |words| format!("; {words}"));
         vec![
             domain.id.clone(),
             format!("GPUs {gpus}"),
-            format!("{joined}{fabric}"),
+            format!("{joined}{fabric}{missing}"),
         ]
     };
     let mut rows: Vec<_> = spec.domains.iter().map(line).collect();

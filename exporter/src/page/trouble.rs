@@ -1,7 +1,9 @@
 //! The list of problems at the top of the page.
 
 use nvlink_source::{FabricState, GpuHealth, RowRemap};
-use nvlink_topology::{Fault, Gpu, RecoveryAction, missing_gpus};
+use nvlink_topology::{
+    Fault, Gpu, RecoveryAction, missing_gpus, own_missing_links, shared_missing_links,
+};
 
 use super::{
     html::{count, escape, gpus, percent, spaced},
@@ -53,6 +55,17 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
         add(&mut all, Level::Bad, None, unread.reason.clone());
     }
     fabric(scene, &mut all);
+    for domain in &scene.spec().domains {
+        let missing = shared_missing_links(domain, scene.spec());
+        if missing > 0 {
+            let text = format!(
+                "NVLink domain {}: {}",
+                domain.id,
+                summary::each_lacks(missing)
+            );
+            add(&mut all, Level::Bad, None, text);
+        }
+    }
     links(scene, &mut all);
     for warning in &scene.data.warnings {
         add(&mut all, Level::Warning, None, warning.clone());
@@ -124,9 +137,11 @@ fn verdict(health: &GpuHealth, all: &mut Vec<Trouble>) {
 }
 
 fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
-    for gpu in &scene.spec().gpus {
+    let own = own_missing_links(scene.spec());
+    for (gpu, own) in scene.spec().gpus.iter().zip(own) {
         earlier_xids(scene, gpu, all);
-        let missing = scene.missing(gpu) as usize;
+        let own = own.filter(|_| scene.data.is_read(gpu.index));
+        let missing = own.unwrap_or(0) as usize;
         let lanes = scene.lanes(gpu);
         let index = Some(gpu.index);
         if missing > 0 {

@@ -71,7 +71,9 @@ fn troubled() -> View {
 /// Returns a tray of a rack with a faulty fabric.
 fn in_a_fabric() -> View {
     let faults = r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
-        {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#;
+        {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}},
+        {"link-down": {"gpu": 0, "link": 3}}, {"link-down": {"gpu": 1, "link": 3}},
+        {"link-down": {"gpu": 2, "link": 3}}, {"link-down": {"gpu": 3, "link": 3}}]"#;
     view(broken("gb200-nvl72", faults, Instant::now()), None)
 }
 

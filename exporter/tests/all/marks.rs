@@ -112,6 +112,54 @@ fn each_fault_marks_its_gpus() {
     }
 }
 
+/// Takes down a link of each of the GPUs.
+fn down(gpus: std::ops::Range<u32>, link: u32) -> String {
+    let faults = gpus.map(|gpu| format!(r#"{{"link-down": {{"gpu": {gpu}, "link": {link}}}}}"#));
+    faults.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn what_all_gpus_of_a_domain_have_alike_is_a_fault_of_the_domain() {
+    for (profile, gpus) in [("gb200-nvl72", 4), ("dgx-h100", 8), ("dgx2-v100", 16)] {
+        let mut node = Node::new(profile);
+        let fabric: &[&str] = match profile {
+            "dgx2-v100" => &[],
+            _ => &["fabric"],
+        };
+        let shared = [&["missing-links"], fabric].concat();
+        let one_switch = node.with(&format!("[{}]", down(0..gpus, 3)));
+        assert_eq!(one_switch, [""; 0], "{profile}");
+        let topology = node.read().topology;
+        let [domain] = &topology.spec.domains[..] else {
+            panic!("{:?}", topology.spec.domains)
+        };
+        let faults: Vec<_> = domain.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(faults, shared, "{profile}");
+        let healthy = labels::node_labels(&topology);
+        assert_eq!(
+            healthy[labels::HEALTHY_DOMAIN_SIZE],
+            gpus.to_string(),
+            "{profile}"
+        );
+
+        // One GPU lacks another link.
+        let two = format!("[{}, {}]", down(0..gpus, 3), down(2..3, 5));
+        assert_eq!(node.with(&two), ["2 missing-links"], "{profile}");
+        // All but one lack the same link: the first is as it should be.
+        let most = down(1..gpus, 3);
+        let marks = node.with(&format!("[{most}]"));
+        assert_eq!(marks.len(), gpus as usize - 1, "{profile}: {marks:?}");
+        assert!(node.read().topology.spec.domains[0].faults.is_empty());
+    }
+}
+
+#[test]
+fn a_link_from_gpu_to_gpu_is_a_fault_of_both() {
+    // Each GPU of the board lacks a link.
+    let marks = Node::new("hgx-a100-4").with(&format!("[{}]", down(0..4, 0)));
+    assert!(marks.len() > 1, "{marks:?}");
+}
+
 #[test]
 fn healthy_nodes_have_no_marks() {
     for profile in nvlink_source::sim::names() {

@@ -18,7 +18,7 @@ use nvlink_source::{
     FabricHealth, FabricState, GpuHealth, Opener, Reading, RowRemap, Source, SourceSpec, file,
     recording::Recorder, sim, text,
 };
-use nvlink_topology::{RecoveryAction, labels};
+use nvlink_topology::{RecoveryAction, labels, missing_gpus, missing_links};
 
 /// Records the node of `source`, read at each of `seconds`.
 fn record(source: &mut dyn Source, seconds: &[u64]) -> String {
@@ -99,6 +99,35 @@ fn a_replay_has_the_recorded_rates_and_never_decreases() {
             );
         }
     }
+}
+
+/// What `record` wrote on a virtual machine with one H200 of eight (driver 580.159.04) while a program
+/// wrote to an invalid address there, and the topology file of NCCL 2.28.9 on the same machine.
+const ALONE: (&str, &str) = (
+    include_str!("../recordings/h200-alone.json"),
+    include_str!("../recordings/h200-alone.xml"),
+);
+
+#[test]
+fn a_recording_of_a_real_gpu_without_its_fabric_shows_its_fault_and_no_missing_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut source = replayed(directory.path(), ALONE.0);
+    let xids = |reading: &Reading| reading.health[0].xids.clone().unwrap();
+    let before = source.read(Duration::from_secs(3)).unwrap();
+    let after = source.read(Duration::from_secs(4)).unwrap();
+    assert_eq!((xids(&before), xids(&after)), (vec![], vec![(31, 1)]));
+
+    let spec = &after.topology.spec;
+    let missing = (missing_links(&spec.gpus[0], &spec.gpus), missing_gpus(spec));
+    let why = "the hypervisor decides which links it has";
+    assert_eq!(missing, (None, None), "{why}");
+    let nccl = parse(ALONE.1.as_bytes()).unwrap().topology;
+    let places = |topology: &nvlink_topology::NodeTopology| {
+        let gpus = topology.spec.gpus.iter();
+        gpus.map(|gpu| (gpu.pci_bus_id.clone(), gpu.links.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(places(&nccl), places(&after.topology));
 }
 
 #[test]

@@ -200,7 +200,7 @@ async fn a_request_that_waits_for_a_cancelled_release_is_answered_at_once() {
 }
 
 #[tokio::test]
-async fn only_valid_requests_of_the_same_site_release_the_source() {
+async fn only_valid_requests_of_no_page_release_the_source() {
     let exporter = Exporter::of(&Driver::default());
     for (path, headers, expected) in [
         ("/-/release?for=x", vec![], StatusCode::BAD_REQUEST),

@@ -71,6 +71,7 @@ fn bad() -> Snapshot {
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: Remotes::default(),
+        xids: Default::default(),
         record: Record::default(),
         health,
     }

@@ -5,7 +5,7 @@
 use std::{
     fs,
     path::PathBuf,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nvlink_exporter::snapshot::{Health, Snapshot};
@@ -14,6 +14,7 @@ use nvlink_history::{
     marks::{Marks, Record},
     remotes::Remotes,
     totals::Totals,
+    xids::XidTimes,
 };
 use nvlink_source::{Opener, Reading, SourceSpec};
 
@@ -39,6 +40,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
         data: Some(reading),
         loads: Vec::new(),
         remotes: Remotes::default(),
+        xids: XidTimes::default(),
         record: Record::default(),
         health,
     }
@@ -65,10 +67,17 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     let loads = meter.observe(&reading, finished + (now - then));
     let totals = totals.observe(&reading, finished + (now - then));
     remotes.observe(&reading);
+    let mut xids = XidTimes::default();
+    // 2026-08-01T10:00:00Z
+    xids.observe(
+        &reading,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_785_578_400),
+    );
     Snapshot {
         loads,
         totals,
         remotes,
+        xids,
         ..snapshot(&spec.to_string(), reading, finished)
     }
 }

@@ -106,6 +106,9 @@ pub(super) fn of_row(row: &Row) -> String {
     if row.lacking().is_some() {
         fields.add("is", "lacking");
     }
+    if node.domains.iter().any(|one| !one.faults.is_empty()) {
+        fields.add("is", "degraded");
+    }
     if node.slow.is_some() {
         fields.add("is", "slow");
     }

@@ -1,6 +1,9 @@
 //! The top of the page: what needs attention, and what still fits.
 
-use std::fmt::Write;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use nvlink_runtime::page::escape;
 use nvlink_runtime::words::{count, gpus, percent};
@@ -91,6 +94,9 @@ fn items(board: &Board) -> Vec<Item> {
     if let Some(list) = lacking(board) {
         add(Level::Bad, list);
     }
+    if let Some(list) = degraded(board) {
+        add(Level::Warning, list);
+    }
     let unreadable = board.rows().filter(|row| row.node().is_none());
     if let Some(list) = named(unreadable.map(link), "is:unreadable") {
         let text = format!("NodeTopologies that cannot be shown: {list}");
@@ -138,6 +144,26 @@ fn lacking(board: &Board) -> Option<String> {
     });
     let list = named(lines, "is:lacking")?;
     Some(format!("GPUs that are not there: {list}"))
+}
+
+/// Names the domains with a fault that all their GPUs share: a line each, however many nodes they
+/// span.
+fn degraded(board: &Board) -> Option<String> {
+    let nodes = board.rows().filter_map(Row::node);
+    let domains = nodes.flat_map(|node| &node.domains);
+    let mut faults: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for domain in domains.filter(|one| !one.faults.is_empty()) {
+        let words = domain.faults.iter().map(ToString::to_string);
+        faults.entry(&domain.id).or_default().extend(words);
+    }
+    let lines = faults.into_iter().map(|(id, words)| {
+        let words = words.into_iter().collect::<Vec<_>>().join(", ");
+        format!("{} ({})", escape(id), escape(&words))
+    });
+    let list = named(lines, "is:degraded")?;
+    Some(format!(
+        "NVLink domains whose GPUs all have the same fault, so that a switch or its cables are broken: {list}"
+    ))
 }
 
 fn slow(board: &Board) -> Option<String> {

@@ -11,7 +11,7 @@ use nvlink_cluster::{
     informer::Extent,
     mirror::{Mirror, Pod, pod::Queued},
 };
-use nvlink_topology::{Allocation, NodeTopologySpec};
+use nvlink_topology::{Allocation, Fault, NodeTopologySpec};
 use nvlink_webhook::{
     metrics::Outcome,
     page::Page,
@@ -114,6 +114,13 @@ pub(crate) fn set(page: &Page, node: &str, spec: &NodeTopologySpec, held: &[Allo
     page.mirror.set_node(node, Arc::new(Ok(published)));
 }
 
+/// Returns a tray whose GPUs all lack the same link.
+fn degraded(name: &str) -> NodeTopologySpec {
+    let mut tray = tray(name);
+    tray.domains[0].faults = vec![Fault::MissingLinks];
+    tray
+}
+
 /// Fills a page with something of everything.
 pub(crate) fn fill(page: &Page, recent: &Recent) {
     let whole = [0, 1, 2, 3, 4, 5, 6, 7];
@@ -130,10 +137,10 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
     set(
         page,
         "tray-1",
-        &tray("tray-1"),
+        &degraded("tray-1"),
         &[held("ci", "gang-0", &[0, 1])],
     );
-    let unknown = tray("tray-2");
+    let unknown = degraded("tray-2");
     let marks = json!({"gpus": [{"index": 3, "faults": ["xid-74"]}], "lost": [{"index": 4, "uuid": "GPU-lost"}]});
     let marks = serde_json::from_value(marks).unwrap();
     let unknown = Hardwares::default().node(&unknown, marks, None);

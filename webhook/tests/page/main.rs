@@ -226,6 +226,7 @@ async fn the_search_finds_pods_projects_nodes_and_states() {
         ("rack:r1", "h100-1", ""),
         ("is:broken", "h100-2 tray-2", ""),
         ("is:slow", "h100-10", ""),
+        ("is:degraded", "tray-1 tray-2", ""),
         ("is:poor+ci/", "a6000", ""),
         ("is:unknown", "tray-2", ""),
         ("is:unreadable", "odd", ""),

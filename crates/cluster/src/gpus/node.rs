@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use nvlink_runtime::words::count;
 use nvlink_topology::{
     Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus,
-    missing_links,
+    missing_links, own_missing_links,
 };
 
 use super::hardware::{Hardware, Hardwares};
@@ -45,6 +45,8 @@ pub struct Gpu {
     pub model: Option<String>,
     /// The NVLinks that are up, and those that should be up; `None` if they are not known.
     pub links: Option<Links>,
+    /// The number of links that it lacks and other GPUs of its domain have; 0 if it is not known.
+    pub own_missing: u64,
     /// Why its exporter marks it as broken, such as `xid-74`.
     pub faults: Vec<String>,
 }
@@ -91,7 +93,7 @@ impl Gpu {
     /// Returns in words what is broken; empty if nothing is known to be.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {
-        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
+        let missing = usize::try_from(self.own_missing).unwrap_or(usize::MAX);
         let links = (missing > 0).then(|| format!("{} missing", count(missing, "link")));
         // The count of the links says more than the mark.
         let told = |fault: &&String| missing == 0 || *fault != "missing-links";
@@ -108,11 +110,13 @@ impl Node {
         allocations: Option<Vec<Allocation>>,
         hardwares: &mut Hardwares,
     ) -> Self {
-        let gpus = spec.gpus.iter().map(|gpu| Gpu {
+        let gpus = spec.gpus.iter().zip(own_missing_links(spec));
+        let gpus = gpus.map(|(gpu, own_missing)| Gpu {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
             model: gpu.model.clone(),
             links: links(gpu, spec),
+            own_missing: own_missing.unwrap_or(0),
             faults: marks
                 .gpus
                 .iter()

@@ -274,9 +274,9 @@ fn fabrics(facts: &[GpuFacts]) -> Vec<Domain> {
         }
     }
     let domain = |(fabric, gpus)| Domain {
-        id: String::new(),
         gpus,
         fabric: Some(fabric),
+        ..Domain::default()
     };
     fabrics.into_iter().map(domain).collect()
 }

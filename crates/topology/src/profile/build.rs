@@ -42,9 +42,9 @@ impl Profile {
             paths: paths(profile, &gpus),
             domains: fabric
                 .map(|fabric| Domain {
-                    id: String::new(),
                     gpus: gpus.iter().map(|&n| n as u32).collect(),
                     fabric: Some(fabric),
+                    ..Domain::default()
                 })
                 .into_iter()
                 .collect(),

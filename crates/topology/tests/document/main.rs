@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use nvlink_topology::{
-    Domain, Edge, Fabric, Gpu, Link, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
+    Domain, Edge, Fabric, Gpu, Link, Nic, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
     RemoteKind, Source, SourceKind, Via, bandwidth,
     labels::{self, node_labels},
 };
@@ -166,9 +166,9 @@ fn a_fabric_is_kept_unless_its_uuid_is_all_zero() {
             clique: 4,
         });
         spec.domains = vec![Domain {
-            id: String::new(),
             gpus: vec![0, 1, 2, 3],
             fabric,
+            ..Domain::default()
         }];
         spec.complete("n1").unwrap();
         assert_eq!(spec.domains[0].id, id);
@@ -184,9 +184,9 @@ fn of_fabric(mut spec: NodeTopologySpec, gpus: &[u32]) -> Vec<(String, Vec<u32>)
         clique: 4,
     };
     spec.domains = vec![Domain {
-        id: String::new(),
         gpus: gpus.to_vec(),
         fabric: Some(fabric),
+        ..Domain::default()
     }];
     spec.complete("n1").unwrap();
     let domains = spec.domains.into_iter();
@@ -235,9 +235,32 @@ fn unconnected_parts_of_a_fabric_have_different_ids() {
     assert_eq!(of_fabric(spec, &[0, 1, 2, 3, 4, 5, 6]), ids);
 }
 
+#[test]
+fn a_model_is_shortened() {
+    let mut spec = spec(vec![Gpu::default()]);
+    spec.gpus[0].model = Some("é".repeat(70_000));
+    spec.complete("n").unwrap();
+    assert_eq!(spec.gpus[0].model, Some("é".repeat(128)));
+}
+
 type Change = fn(&mut NodeTopologySpec);
 
-const CONTRADICTIONS: [(&str, Change); 15] = [
+const CONTRADICTIONS: [(&str, Change); 17] = [
+    (
+        "spec.gpus[1].uuid: 70000 bytes; a name has at most 256",
+        |s| {
+            s.gpus[1].uuid = Some("u".repeat(70_000));
+        },
+    ),
+    (
+        "spec.nics[0].name: 300 bytes; a name has at most 256",
+        |s| {
+            s.nics = vec![Nic {
+                name: "n".repeat(300),
+                ..Nic::default()
+            }];
+        },
+    ),
     ("spec.gpus[1].index: duplicate GPU 0", |s| {
         s.gpus[1].index = 0
     }),
@@ -396,7 +419,7 @@ proptest! {
         }
         for (gpu, clique) in (0u32..).zip(fabrics) {
             let fabric = clique.map(|clique| Fabric { cluster_uuid: "7b5c".to_owned(), clique });
-            spec.domains.push(Domain { id: String::new(), gpus: vec![gpu], fabric });
+            spec.domains.push(Domain { gpus: vec![gpu], fabric, ..Domain::default() });
         }
         spec.complete("n").unwrap();
         let ids: BTreeSet<_> = spec.domains.iter().map(|one| &one.id).collect();

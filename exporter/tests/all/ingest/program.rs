@@ -124,6 +124,24 @@ fn the_gate_refuses_what_is_too_slow() {
     desk.write("small.txt", &small.text(), 0);
     let error = desk.failure("small.txt --source sim:dgx-h100 --min-ratio 0.9");
     assert!(error.contains("no message of 256 MiB or more"), "{error}");
+    // Rows without a number say nothing, with and without a gate.
+    let nothing = Test::all_reduce(8, 100.0).text();
+    let nothing: String = nothing
+        .lines()
+        .map(
+            |line| match line.starts_with('#') || line.trim().is_empty() {
+                true => format!("{line}\n"),
+                false => format!("8 2 float sum -1{}\n", " nan nan nan 0".repeat(2)),
+            },
+        )
+        .collect();
+    desk.write("nothing.txt", &nothing, 0);
+    let error = desk.failure("nothing.txt --source sim:dgx-h100 --min-ratio 0.9");
+    assert!(error.contains("no row has a time and bandwidth"), "{error}");
+    let output = desk.run("nothing.txt");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("no row has a time and bandwidth"), "{said}");
     desk.write("log.txt", LOG, 0);
     let error = desk.failure("log.txt --min-ratio 0.9");
     assert!(error.contains("no bandwidth was measured"), "{error}");
@@ -230,7 +248,7 @@ fn the_baseline_says_nothing_about_what_was_not_measured() {
     desk.write("zero.txt", &zero.text(), 0);
     let error = desk.failure(&format!("zero.txt --collective all_reduce {gate}"));
     assert!(
-        error.contains("has no time and bandwidth that can be used"),
+        error.contains("no row has a time and bandwidth that can be used"),
         "{error}"
     );
     let small = Test {

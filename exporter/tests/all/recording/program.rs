@@ -146,3 +146,38 @@ fn pipes_and_links_are_not_replaced() {
         assert!(text.contains("\"kind\": \"NodeTopology\""), "{text}");
     }
 }
+
+/// A pipe that nobody reads: the first signal ends a recording, the next one its writing.
+#[test]
+fn a_pipe_without_a_reader_does_not_outlive_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let mut child = recorded("sim:l40s", &["--to"])
+        .arg(&pipe)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id().to_string();
+    // It may still be recording: each signal ends one step.
+    let status = loop {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        drop(Command::new("kill").args(["-s", "TERM", &id]).status());
+    };
+    assert_eq!(status.code(), Some(1));
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(
+        said.contains("received SIGTERM before the recording was written"),
+        "{said}"
+    );
+}

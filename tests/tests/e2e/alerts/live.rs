@@ -121,6 +121,15 @@ const CASES: &[Case] = &[
         faults: r#"[{"fabric-condition": {"gpu": 0, "condition": "degraded_bandwidth"}}]"#,
         alerts: &["NvlinkFabricDegraded"],
     },
+    // A switch is dead: each GPU of the tray lacks its link to it.
+    Case {
+        node: "switch",
+        profile: "gb200-nvl72",
+        arguments: &[],
+        faults: r#"[{"link-down": {"gpu": 0, "link": 3}}, {"link-down": {"gpu": 1, "link": 3}},
+            {"link-down": {"gpu": 2, "link": 3}}, {"link-down": {"gpu": 3, "link": 3}}]"#,
+        alerts: &["NvlinkDomainDegraded"],
+    },
     Case {
         node: "hang",
         profile: "dgx-h100",
