@@ -42,6 +42,7 @@ test: ## run all tests, including the end-to-end tests on a real control plane a
 	@tests/step "Debian packages (tests/controlplane/packages)" -- tests/controlplane/packages
 	@tests/step "compiling the tests" cargo="https://rustup.rs" -- cargo test --workspace --locked --no-run
 	@tests/step "Kubernetes and containerd" go="https://go.dev/dl" -- tests/controlplane/build
+	@tests/step "Prow, the training operator and Karpenter" go="https://go.dev/dl" -- tests/controlplane/build prow-controller-manager training-operator karpenter
 	@tests/step "helm" -- tests/helm/build
 	@tests/step "Grafana's SDK and schema" python3="the package python3-venv" npm="the package npm" -- dashboards/tools
 	@tests/step "cargo-cyclonedx" -- deploy/licenses/tool cargo-cyclonedx cyclonedx --help >/dev/null

@@ -18,6 +18,9 @@ const MODULE: &str = include_str!("../controlplane/go.mod");
 /// The modules of the versions that `$KUBERNETES` may choose.
 const OLDER: [(&str, &str); 1] = [("1.30", include_str!("../controlplane/1.30/go.mod"))];
 const CONTAINERD_MODULE: &str = include_str!("../controlplane/containerd/go.mod");
+const PROW_MODULE: &str = include_str!("../controlplane/prow/go.mod");
+const KARPENTER_MODULE: &str = include_str!("../controlplane/karpenter/go.mod");
+const TRAINING_MODULE: &str = include_str!("../controlplane/training-operator/go.mod");
 const BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane/build");
 const HELM_MODULE: &str = include_str!("../helm/go.mod");
 const HELM_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/helm/build");
@@ -38,6 +41,11 @@ pub const NODE: [&str; 5] = [
     "containerd-shim-runc-v2",
     "ctr",
 ];
+
+/// What makes pods of jobs: Prow's controller, and Kubeflow's training operator; and Karpenter, which
+/// makes nodes.
+pub(crate) const OPERATORS: [&str; 3] =
+    ["prow-controller-manager", "training-operator", "karpenter"];
 
 /// Returns the Kubernetes version that the tests run, such as `v1.36.3`: that of `$KUBERNETES`, such
 /// as `1.30`, else the newest.
@@ -122,6 +130,15 @@ pub fn build_node() -> Result<()> {
     build_missing(&NODE, &BUILT)
 }
 
+/// Builds what makes pods of jobs and nodes, if it is missing, and prints progress to standard error.
+///
+/// # Errors
+/// When the build fails.
+pub(crate) fn build_operators() -> Result<()> {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    build_missing(&OPERATORS, &BUILT)
+}
+
 /// Builds one of the Go programs in `controlplane` once, such as `device-manager`, and returns its
 /// path.
 ///
@@ -204,11 +221,23 @@ pub fn path(name: &str) -> Result<PathBuf> {
 fn find(name: &str) -> Option<PathBuf> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|path| !path.is_empty());
     let assets = assets.map(PathBuf::from);
-    let places = if KUBERNETES.contains(&name) || NODE.contains(&name) {
+    let ours = [&KUBERNETES[..], &NODE, &OPERATORS].concat();
+    let places = if ours.contains(&name) {
         // Another version on the PATH is ignored.
-        let built = match name.starts_with("kube") {
-            true => cache("control-plane", kubernetes_version()),
-            false => cache("containerd", containerd_version()),
+        let built = match name {
+            "prow-controller-manager" => cache("prow", required(PROW_MODULE, "sigs.k8s.io/prow")),
+            "karpenter" => cache(
+                "karpenter",
+                required(KARPENTER_MODULE, "sigs.k8s.io/karpenter"),
+            ),
+            "training-operator" => cache(
+                "training-operator",
+                required(TRAINING_MODULE, "github.com/kubeflow/training-operator"),
+            ),
+            kubernetes if kubernetes.starts_with("kube") => {
+                cache("control-plane", kubernetes_version())
+            }
+            _ => cache("containerd", containerd_version()),
         };
         assets.into_iter().chain(built.ok()).collect()
     } else {

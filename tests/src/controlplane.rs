@@ -34,13 +34,14 @@ const SETTLE: Duration = Duration::from_secs(60);
 
 /// The controllers that create pods and clean up. The controller that taints nodes with a silent
 /// kubelet is left out, because there are no kubelets.
-const CONTROLLERS: [&str; 10] = [
+const CONTROLLERS: [&str; 11] = [
     "cronjob-controller",
     "daemonset-controller",
     "deployment-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
+    "persistentvolume-binder-controller",
     "replicaset-controller",
     "resourceclaim-controller",
     "serviceaccount-controller",

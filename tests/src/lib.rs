@@ -29,6 +29,7 @@ mod lab;
 mod metrics_page;
 pub mod node;
 pub mod nvml;
+mod operators;
 pub mod port;
 mod process;
 pub mod programs;
@@ -59,6 +60,7 @@ pub use lab::{
 pub use metrics_page::MetricsPage;
 pub use node::Node;
 pub use nvml::FakeNvml;
+pub use operators::Operator;
 pub use process::{Process, command};
 pub use prometheus::{Prometheus, Sample, check_metrics};
 pub use rules::Rules;

@@ -199,6 +199,13 @@ pub struct ControlArgs {
     /// The log names those that are missing or changed. Needs the right to get them.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK_POLICIES")]
     pub check_policies: bool,
+    /// Request nodes of an autoscaler for jobs that wait in the queue of a class with
+    /// placement.maxPlaceholderPods.
+    ///
+    /// The leader creates placeholder pods in the namespace of its Lease, which never run. Needs the
+    /// rights to create and delete pods there.
+    #[arg(long, env = "NVLINK_WEBHOOK_PLACEHOLDERS")]
+    pub placeholders: bool,
     /// The leader election.
     #[command(flatten)]
     pub lease: LeaseArgs,

@@ -52,6 +52,8 @@ pub struct Class {
     pub gang_scope: Scope,
     /// Whether the pods of a gang on one node reach each other over NVLink.
     pub shared_host: bool,
+    /// The nodes may be taken away while a job runs.
+    pub preemptible: bool,
     /// Whether its pods avoid GPUs that are marked as broken, or get them last.
     pub broken_gpus: BrokenGpus,
     /// The resource that stands for one whole GPU.
@@ -161,6 +163,7 @@ impl Class {
             scope: local(scope(spec.placement.scope)),
             gang_scope: gang_scope(&spec.placement),
             shared_host: spec.placement.shared_host,
+            preemptible: spec.placement.preemptible,
             broken_gpus: match spec.placement.broken_gpus {
                 domain_class::BrokenGpus::RankLast => BrokenGpus::Last,
                 domain_class::BrokenGpus::Avoid => BrokenGpus::Avoid,

@@ -1,21 +1,22 @@
 //! The kinds that this process follows: one watch for each, whatever needs it.
 
+mod optional;
+
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
 };
 
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, Pod},
+        core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
         resource::v1::{self, ResourceClaim, ResourceSlice},
+        storage,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::ListParams,
+    Api, Client, ResourceExt,
     core::{ApiResource, DynamicObject, Object, PartialObjectMeta},
     runtime::watcher,
 };
@@ -25,8 +26,6 @@ use nvlink_api::{
     node_topology,
 };
 use nvlink_runtime::{
-    client,
-    complaints::Complaints,
     supervise::{Supervisor, Weight},
     watch,
 };
@@ -34,15 +33,12 @@ use nvlink_topology::labels;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::optional::keep_optional;
 use crate::{
     gpus::{Claim, DeviceClass, Document, Hardwares, Published, Slice},
     informer::{Extent, Fan, Informer, Kind, Reader},
+    volumes::{StorageClass, Volume, VolumeClaim},
 };
-
-/// The pause after a question to the API server that failed.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Time until the API server is asked again for kinds that it does not have.
-const LATER: Duration = Duration::from_secs(60);
 
 /// One informer for each kind.
 #[derive(Clone, Default)]
@@ -57,6 +53,9 @@ pub struct Informers {
     /// `None`: the claim holds no GPUs and is not the queue's.
     pub claims: Informer<Option<Claim>>,
     pub device_classes: Informer<DeviceClass>,
+    pub volume_claims: Informer<VolumeClaim>,
+    pub volumes: Informer<Volume>,
+    pub storage_classes: Informer<StorageClass>,
 }
 
 /// A class, as [`Class::read`] returns it.
@@ -89,6 +88,9 @@ struct PodsOfClasses;
 struct Slices;
 struct Claims;
 struct DeviceClasses;
+struct VolumeClaims;
+struct Volumes;
+struct StorageClasses;
 
 /// What outlives the watch of topologies.
 #[derive(Default)]
@@ -237,16 +239,34 @@ impl Kind for DeviceClasses {
     }
 }
 
-/// A kind of DRA.
-trait Dra: Kind<Object: Resource<DynamicType = ()>> {
-    /// Whether all works without the right to see it, but for some nodes.
-    const OPTIONAL: bool = false;
+impl Kind for VolumeClaims {
+    type Object = PersistentVolumeClaim;
+    type Item = VolumeClaim;
+    const KIND: &'static str = "PersistentVolumeClaim";
+
+    fn read(&mut self, object: PersistentVolumeClaim) -> VolumeClaim {
+        VolumeClaim::of(&object)
+    }
 }
 
-impl Dra for Slices {}
-impl Dra for Claims {}
-impl Dra for DeviceClasses {
-    const OPTIONAL: bool = true;
+impl Kind for Volumes {
+    type Object = PersistentVolume;
+    type Item = Volume;
+    const KIND: &'static str = "PersistentVolume";
+
+    fn read(&mut self, object: PersistentVolume) -> Volume {
+        Volume::of(&object)
+    }
+}
+
+impl Kind for StorageClasses {
+    type Object = storage::v1::StorageClass;
+    type Item = StorageClass;
+    const KIND: &'static str = "StorageClass";
+
+    fn read(&mut self, object: storage::v1::StorageClass) -> StorageClass {
+        StorageClass::of(&object)
+    }
 }
 
 /// Returns how a kind is read. With pages, API servers do not return all objects at once; a node, a
@@ -307,32 +327,41 @@ impl Informers {
         let api = client.clone();
         let pods = move |extent, fan| follow_pods(api.clone(), extent, fan);
         keep("watch of pods", Weight::Minor, &self.pods, supervisor, pods);
-        let api = client.clone();
-        let slices = move |_, fan| follow_dra(api.clone(), Reader(Slices, fan));
-        keep(
+        keep_optional(
+            (client, supervisor),
             "watch of ResourceSlices",
-            Weight::Minor,
             &self.slices,
-            supervisor,
-            slices,
+            || Slices,
         );
-        let api = client.clone();
-        let claims = move |_, fan| follow_dra(api.clone(), Reader(Claims, fan));
-        keep(
+        keep_optional(
+            (client, supervisor),
             "watch of ResourceClaims",
-            Weight::Minor,
             &self.claims,
-            supervisor,
-            claims,
+            || Claims,
         );
-        let api = client.clone();
-        let classes = move |_, fan| follow_dra(api.clone(), Reader(DeviceClasses, fan));
-        keep(
+        keep_optional(
+            (client, supervisor),
             "watch of DeviceClasses",
-            Weight::Minor,
             &self.device_classes,
-            supervisor,
-            classes,
+            || DeviceClasses,
+        );
+        keep_optional(
+            (client, supervisor),
+            "watch of PersistentVolumeClaims",
+            &self.volume_claims,
+            || VolumeClaims,
+        );
+        keep_optional(
+            (client, supervisor),
+            "watch of PersistentVolumes",
+            &self.volumes,
+            || Volumes,
+        );
+        keep_optional(
+            (client, supervisor),
+            "watch of StorageClasses",
+            &self.storage_classes,
+            || StorageClasses,
         );
     }
 }
@@ -362,71 +391,4 @@ async fn follow_pods(client: Client, extent: Extent, fan: Fan<PodObject>) {
             watch::follow(pods, pages(100), Reader(Pods, fan)).await;
         }
     }
-}
-
-/// Whether a kind of DRA can be followed.
-enum Presence {
-    There,
-    /// The API server does not have it; one that is upgraded, or another one, may have it later.
-    Absent,
-    /// It may not be seen, and all works without, but for some nodes. With the API server's words.
-    Hidden(String),
-}
-
-/// Asks for a kind. Discovery says whether the API server has it, also without any right to it.
-async fn presence<K: Dra>(client: &Client, api: &Api<K::Object>) -> kube::Result<Presence> {
-    let version = K::Object::api_version(&());
-    match client.list_api_group_resources(&version).await {
-        Ok(found) if found.resources.iter().any(|one| one.kind == K::KIND) => {}
-        Ok(_) => return Ok(Presence::Absent),
-        Err(error) if is(&error, 404) => return Ok(Presence::Absent),
-        Err(error) => return Err(error),
-    }
-    if !K::OPTIONAL {
-        return Ok(Presence::There);
-    }
-    match api.list(&ListParams::default().limit(1)).await {
-        Ok(_) => Ok(Presence::There),
-        Err(error) if is(&error, 403) => Ok(Presence::Hidden(client::reason(&error))),
-        Err(error) => Err(error),
-    }
-}
-
-fn is(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
-}
-
-/// Follows a kind of DRA as soon as the API server has the version that is read here. Until then, and
-/// for DeviceClasses without the right to see them, which a ClusterRole of an earlier version lacks,
-/// there are none.
-async fn follow_dra<K: Dra>(client: Client, reader: Reader<K>) {
-    let api: Api<K::Object> = Api::all(client.clone());
-    let (mut complaints, mut warned) = (Complaints::default(), false);
-    loop {
-        let wait = match presence::<K>(&client, &api).await {
-            Ok(Presence::There) => break,
-            Ok(Presence::Absent) => {
-                reader.1.retain(&HashSet::new());
-                LATER
-            }
-            Ok(Presence::Hidden(reason)) => {
-                if !std::mem::replace(&mut warned, true) {
-                    let what = "the webhook may not list DeviceClasses, so only classes with the mapping Claim get nodes of DRA drivers: run helm upgrade, which brings the right";
-                    tracing::warn!(reason, "{what}");
-                }
-                reader.1.retain(&HashSet::new());
-                LATER
-            }
-            Err(error) => {
-                let reason = client::reason(&error);
-                if complaints.is_due(&reason, Instant::now()) {
-                    let what = "cannot ask whether the API server has the kind; trying again";
-                    tracing::warn!(kind = K::KIND, reason, "{what}");
-                }
-                AGAIN
-            }
-        };
-        tokio::time::sleep(wait).await;
-    }
-    watch::follow(api, pages(100), reader).await;
 }

@@ -5,6 +5,7 @@
 //! - [`metrics`]: how current the state is, and what was found;
 //! - [`authorizer`]: whether a user may use a class, by access reviews of the API server;
 //! - [`gpus`]: the GPUs of nodes, and who holds which;
+//! - [`volumes`]: the nodes that volumes allow;
 //! - [`informer`]: one watch of a kind for all that follow it;
 //! - [`kinds`]: the kinds that are followed, and what is read of each;
 //! - [`mirror`]: the GPUs of nodes and the pods on them, as the process sees them now;
@@ -27,4 +28,5 @@ pub mod seen;
 pub mod status;
 mod steady;
 mod strays;
+pub mod volumes;
 pub mod watches;

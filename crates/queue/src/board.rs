@@ -4,7 +4,7 @@
 //! a reader would notice is written ([`Notice::after`]), the most urgent first, and at most so many
 //! pods a second, fewer while pods are released.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nvlink_planner::{Millis, Name, Waiting};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The time between two looks at the whole queue, milliseconds.
-const LOOK: Millis = 500;
+pub(crate) const LOOK: Millis = 500;
 /// The most pods that are written after a look, and while pods are being released.
 const MOST: usize = 50;
 const MOST_BESIDES: usize = 5;
@@ -37,6 +37,8 @@ pub struct Board {
     /// The number of writes whose end is not known.
     open: usize,
     look: u64,
+    /// The jobs for which placeholder pods request nodes.
+    asking: HashSet<Name>,
 }
 
 /// What a pod shows.
@@ -132,6 +134,11 @@ impl Board {
         tasks
     }
 
+    /// Sets the jobs for which placeholder pods request nodes.
+    pub fn asking(&mut self, jobs: HashSet<Name>) {
+        self.asking = jobs;
+    }
+
     /// Returns when the next look is due, if that is not now.
     #[must_use]
     pub fn rests(&self, now: Millis) -> Option<Millis> {
@@ -157,7 +164,10 @@ impl Board {
     ) -> Vec<Candidate<'a>> {
         let (mut found, mut read) = (Vec::new(), READ);
         for one in waiting {
-            let notice = Notice::new(one, feed.obstacle(&one.job));
+            let notice = Notice {
+                asks: self.asking.contains(&one.job),
+                ..Notice::new(one, feed.obstacle(&one.job))
+            };
             for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
                 let Some(member) = feed.member(pod) else {
                     continue;
@@ -189,6 +199,7 @@ impl Board {
         let notice = Notice {
             since: feed.moved_to(pod),
             unseen: feed.unseen_scheduler(pod).map(Into::into),
+            grows: about.grows,
             ..notice.clone()
         };
         let known = self.pods.get(pod).is_some_and(|it| it.uid == uid);

@@ -4,6 +4,7 @@
 //! All state is in the API. A later leader reads the same objects and goes on.
 
 mod effect;
+mod nodes;
 mod placed;
 mod plan;
 mod state;
@@ -30,8 +31,10 @@ use self::{
     state::State,
 };
 use super::{
+    apart,
     events::{Event, Events},
     idle,
+    post::Poster,
 };
 use crate::metrics::Metrics;
 
@@ -47,6 +50,8 @@ pub struct Queue {
     client: Client,
     informers: Informers,
     settings: Settings,
+    /// The namespace in which placeholder pods are created; `None`: there are none.
+    placeholders: Option<String>,
     metrics: Arc<Metrics>,
     /// The number of plans so far. This process may lead several times in a term of one number.
     plans: Arc<AtomicU64>,
@@ -73,13 +78,30 @@ impl Queue {
             client: client.clone(),
             informers: informers.clone(),
             settings: settings.clone(),
+            placeholders: None,
             metrics: Arc::clone(metrics),
             plans: Arc::default(),
         }
     }
 
-    /// Serves the queue whenever this replica leads. Never ends.
-    pub async fn follow(self, mut leadership: Leadership) {
+    /// Requests nodes with placeholder pods in `namespace`, for the classes that allow it.
+    #[must_use]
+    pub fn with_placeholders(self, namespace: Option<String>) -> Self {
+        Self {
+            placeholders: namespace,
+            ..self
+        }
+    }
+
+    /// Serves the queue, and tells people of pods that nothing keeps together, whenever this replica
+    /// leads. Never ends.
+    pub async fn follow(self, leadership: Leadership) {
+        let poster = Poster::new(&self.client, &self.metrics);
+        let told = apart::follow(self.client.clone(), poster, leadership.clone());
+        tokio::join!(told, self.serve_terms(leadership));
+    }
+
+    async fn serve_terms(&self, mut leadership: Leadership) {
         loop {
             let term = leadership.gained().await;
             let leads = leadership.clone();
@@ -113,7 +135,13 @@ impl Queue {
     async fn serve(&self, term: &Term, leadership: &Leadership) {
         let mut events = Events::follow(&self.informers);
         let mut executor = Executor::new(&self.client, leadership, term, &self.metrics);
-        let mut state = State::new(&self.settings, &self.metrics, term, &self.plans);
+        let mut state = State::new(
+            &self.settings,
+            self.placeholders.clone(),
+            &self.metrics,
+            term,
+            &self.plans,
+        );
         loop {
             for effect in state.effects() {
                 executor.begin(effect);

@@ -7,6 +7,7 @@ use nvlink_cluster::{
     gpus::{Claim, DeviceClass, Published, Slice, id},
     informer::{Extent, Follower, Informer},
     kinds::{Informers, PodObject, ReadClass},
+    volumes::{StorageClass, Volume, VolumeClaim},
 };
 use nvlink_planner::Name;
 use nvlink_runtime::watch::Key;
@@ -34,6 +35,18 @@ pub(super) enum Event {
     AllClaims(HashSet<Name>),
     DeviceClass(String, Option<DeviceClass>),
     AllDeviceClasses(HashSet<String>),
+    Storage(Storage),
+}
+
+/// A change of what volumes need.
+#[derive(Debug)]
+pub(super) enum Storage {
+    Claim(Name, Option<VolumeClaim>),
+    AllClaims(HashSet<Name>),
+    Volume(String, Option<Volume>),
+    AllVolumes(HashSet<String>),
+    Class(String, Option<StorageClass>),
+    AllClasses(HashSet<String>),
 }
 
 /// Which kinds have been read as a whole.
@@ -46,13 +59,17 @@ pub(super) struct Synced {
     slices: bool,
     claims: bool,
     device_classes: bool,
+    volume_claims: bool,
+    volumes: bool,
+    storage_classes: bool,
 }
 
 impl Synced {
     /// Reports whether all kinds have been read.
     pub(super) fn all(self) -> bool {
         let dra = self.slices && self.claims && self.device_classes;
-        self.nodes && self.topologies && self.classes && self.pods && dra
+        let volumes = self.volume_claims && self.volumes && self.storage_classes;
+        self.nodes && self.topologies && self.classes && self.pods && dra && volumes
     }
 }
 
@@ -97,7 +114,36 @@ impl Event {
                 feed.retain_device_classes(&names);
                 synced.device_classes = true;
             }
+            Self::Storage(storage) => storage.apply(feed, synced),
         }
+    }
+}
+
+impl Storage {
+    fn apply(self, feed: &mut Feed, synced: &mut Synced) {
+        match self {
+            Self::Claim(id, claim) => feed.volume_claim(&id, claim),
+            Self::AllClaims(ids) => {
+                feed.retain_volume_claims(&ids);
+                synced.volume_claims = true;
+            }
+            Self::Volume(name, volume) => feed.volume(&name, volume),
+            Self::AllVolumes(names) => {
+                feed.retain_volumes(&names);
+                synced.volumes = true;
+            }
+            Self::Class(name, class) => feed.storage_class(&name, class),
+            Self::AllClasses(names) => {
+                feed.retain_storage_classes(&names);
+                synced.storage_classes = true;
+            }
+        }
+    }
+}
+
+impl From<Storage> for Event {
+    fn from(storage: Storage) -> Self {
+        Self::Storage(storage)
     }
 }
 
@@ -171,6 +217,7 @@ impl Events {
             subscriptions,
         };
         events.follow_dra(informers, &sender);
+        events.follow_volumes(informers, &sender);
         events
     }
 
@@ -196,6 +243,34 @@ impl Events {
                 |(_, name), class| Event::DeviceClass(name.clone(), Some(class.clone())),
                 |(_, name)| Event::DeviceClass(name.clone(), None),
                 |keys| Event::AllDeviceClasses(names(keys)),
+            ),
+        ]);
+    }
+
+    fn follow_volumes(&mut self, informers: &Informers, sender: &UnboundedSender<Event>) {
+        self.subscriptions.extend([
+            sends(
+                &informers.volume_claims,
+                sender,
+                |(namespace, name), claim| {
+                    Storage::Claim(id(namespace, name), Some(claim.clone())).into()
+                },
+                |(namespace, name)| Storage::Claim(id(namespace, name), None).into(),
+                |keys| Storage::AllClaims(ids(keys)).into(),
+            ),
+            sends(
+                &informers.volumes,
+                sender,
+                |(_, name), volume| Storage::Volume(name.clone(), Some(volume.clone())).into(),
+                |(_, name)| Storage::Volume(name.clone(), None).into(),
+                |keys| Storage::AllVolumes(names(keys)).into(),
+            ),
+            sends(
+                &informers.storage_classes,
+                sender,
+                |(_, name), class| Storage::Class(name.clone(), Some(class.clone())).into(),
+                |(_, name)| Storage::Class(name.clone(), None).into(),
+                |keys| Storage::AllClasses(names(keys)).into(),
             ),
         ]);
     }

@@ -20,6 +20,7 @@ mod shown;
 mod steady;
 mod successors;
 mod unclaimed;
+mod volumes;
 mod writing;
 
 use std::{
@@ -42,6 +43,7 @@ use self::{
     objects::Incomplete,
     steady::Graphs,
     successors::{Line, Successors},
+    volumes::Volumes,
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, placement::id, read};
 
@@ -76,6 +78,8 @@ pub struct Feed {
     /// Where pods are, and what the demands of waiting pods need of that.
     neighbours: Neighbours,
     near: HashMap<Name, Near>,
+    /// The volumes that waiting pods use.
+    volumes: Volumes,
     /// The demands for which that is to be found out anew.
     stale: BTreeSet<Name>,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
@@ -207,7 +211,8 @@ impl Feed {
         } = &self.changed;
         let names = [nodes, pods, jobs, loads];
         let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
-        !told || !self.wanted.is_empty() || !self.stale.is_empty()
+        let settled = self.stale.is_empty() && self.volumes.is_settled();
+        !told || !self.wanted.is_empty() || !settled
     }
 
     /// Sets a pod. An older version than the known one has no effect.
@@ -252,9 +257,9 @@ impl Feed {
         self.stand(&id, standing);
         self.binds(bound);
         entry.turn = self.turn(&id, &entry, line, lost);
-        let demand = demand.map(|demand| self.bounded(demand));
-        entry.ties = demand.as_ref().and_then(|demand| demand.ties.clone());
-        entry.demand = demand.map(|demand| self.demand(demand));
+        if let Some(demand) = demand {
+            self.set_demand(&mut entry, demand);
+        }
         self.read(&mut entry, &pod);
         self.join(id, entry);
     }
@@ -418,6 +423,10 @@ impl Feed {
             entry.orphan = None;
         }
         self.demands.join(entry.demand.as_ref());
+        match entry.demand.is_some() {
+            true => self.volumes.join(&id, &entry.claims),
+            false => self.volumes.leave(&id, &entry.claims),
+        }
         let (job, place) = (entry.job.clone(), entry.place());
         if let Some(place) = &place {
             let pods = self.owned.entry(place.clone()).or_default();
@@ -466,6 +475,7 @@ impl Feed {
         self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
+        self.volumes.leave(id, &old.claims);
         self.demands.leave(old.demand.as_ref());
         self.depart(id, &old);
         self.disown(id, &old);

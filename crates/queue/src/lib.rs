@@ -32,9 +32,11 @@
 //!
 //! - `events`: the watches of the objects;
 //! - [`owners`]: the objects that say how many pods a job has, requested;
+//! - `placeholders`: pods that request nodes of autoscalers;
 //! - `clock`: the time by which pods wait;
 //! - `idle`: whether there is anything to do;
 //! - `post`: writes what pods show;
+//! - `apart`: tells people of pods that nothing keeps together, whether or not they wait;
 //! - `attempts`: the attempts of one write, and what the log says of one that nobody answers;
 //! - `needs`: what pods name and the scheduler waits for;
 //! - `claims`: creates the claims of pods;
@@ -42,6 +44,7 @@
 //! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
+mod apart;
 mod assembly;
 mod attempts;
 pub mod board;
@@ -66,6 +69,7 @@ mod operator;
 pub mod outcome;
 pub mod owners;
 mod past;
+mod placeholders;
 pub mod placement;
 mod post;
 mod prune;

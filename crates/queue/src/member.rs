@@ -40,6 +40,8 @@ pub struct Member {
     pub timeout: Option<Duration>,
     /// The CI system whose patience `timeout` is; `None` if its class says how long it may wait.
     pub limited_by: Option<CiSystem>,
+    /// Nodes may be made for it: its class is a pool that an autoscaler resizes.
+    pub grows: bool,
     /// Where it is between its creation and its end.
     pub life: Life,
     /// Its gang, if it does not start alone.
@@ -107,6 +109,7 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
         created: created(pod),
         timeout: queue.and_then(|queue| queue.timeout_of(limited_by)),
         limited_by,
+        grows: queue.is_some_and(|queue| queue.max_placeholder_pods > 0),
         life,
         gang: gang.and_then(|gang| {
             if stays {

@@ -35,6 +35,10 @@ pub struct Notice {
     pub since: Option<Millis>,
     /// Its scheduler, if that has bound no pod so far.
     pub unseen: Option<Box<str>>,
+    /// Nodes may be made for it.
+    pub grows: bool,
+    /// Placeholder pods request nodes for it.
+    pub asks: bool,
 }
 
 /// The word for a job that the queue cannot start although it has its turn.
@@ -53,6 +57,8 @@ pub enum Obstacle {
     Gated(Box<str>, Box<str>),
     /// One of its pods must be near others, of which none is on a node: the pod, and the others' labels.
     Alone(Box<str>, Box<str>),
+    /// One of its pods has a PersistentVolumeClaim without a volume: the pod, and the claim.
+    Unbound(Box<str>, Box<str>),
     /// Its class cannot be used, for this reason.
     Unaccepted(Box<str>),
 }
@@ -66,6 +72,8 @@ pub struct About<'a> {
     pub project: &'a str,
     /// How far apart the GPUs of its job may be.
     pub reach: Scope,
+    /// Nodes may be made for it.
+    pub grows: bool,
 }
 
 /// What a pod shows, by its annotations and condition.
@@ -103,6 +111,7 @@ impl<'a> About<'a> {
             class,
             project: "",
             reach: Scope::Cluster,
+            grows: false,
         }
     }
 }
@@ -116,6 +125,7 @@ impl<'a> From<&'a Member> for About<'a> {
                 Some(_) => member.gang_scope,
                 None => member.scope,
             },
+            grows: member.grows,
         }
     }
 }
@@ -133,6 +143,8 @@ impl Notice {
             deadline: waiting.deadline,
             since: None,
             unseen: None,
+            grows: false,
+            asks: false,
         }
     }
 
@@ -147,6 +159,8 @@ impl Notice {
             deadline: None,
             since: None,
             unseen: None,
+            grows: false,
+            asks: false,
         }
     }
 
@@ -156,9 +170,13 @@ impl Notice {
         match &self.obstacle {
             Some(Obstacle::Refused(_)) => REFUSED,
             Some(Obstacle::Unaccepted(_)) => UNACCEPTED,
-            Some(Obstacle::Doubt(_) | Obstacle::Gated(..) | Obstacle::Alone(..)) | None => {
-                words::word(&self.reason)
-            }
+            Some(
+                Obstacle::Doubt(_)
+                | Obstacle::Gated(..)
+                | Obstacle::Alone(..)
+                | Obstacle::Unbound(..),
+            )
+            | None => words::word(&self.reason, self.grows),
         }
     }
 
@@ -175,10 +193,14 @@ impl Notice {
             (false, Some(deadline)) => format!("; {}", words::end(deadline, now)),
             (false, None) => String::new(),
         };
+        let asks = match self.asks {
+            true => "; the queue requests nodes for it with placeholder pods",
+            false => "",
+        };
         let unseen = self.unseen.as_ref().map_or_else(String::new, |name| {
             format!("; no pod was bound by its scheduler {name:?} (schedulerName) so far: see whether it runs")
         });
-        format!("{why}; position {position} of class {class}{start}{unseen}")
+        format!("{why}{asks}; position {position} of class {class}{start}{unseen}")
     }
 
     /// Returns why the pod waits, as a sentence without its end.
@@ -221,7 +243,7 @@ impl Notice {
             self.obstacle,
             Some(Obstacle::Refused(_) | Obstacle::Unaccepted(_))
         );
-        never || stuck || self.unseen.is_some()
+        never && !self.grows || stuck || self.unseen.is_some()
     }
 
     /// Reports whether the job starts when GPUs become free, and needs nothing else.
@@ -243,6 +265,7 @@ impl Notice {
             || has_shifted(before.start(), self.start(), now)
             || self.deadline != before.deadline
             || self.unseen != before.unseen
+            || self.asks != before.asks
         {
             return Some(Urgency::Soon);
         }
@@ -282,11 +305,14 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         Some(Obstacle::Alone(pod, others)) => format!(
             "pod {pod} must be near pods with {others} (required pod affinity), and none of them is on a node yet"
         ),
+        Some(Obstacle::Unbound(pod, claim)) => format!(
+            "PersistentVolumeClaim {claim} of pod {pod} has no volume yet: `kubectl describe pvc` shows why"
+        ),
         Some(Obstacle::Unaccepted(why)) => {
             let class = about.class;
             format!("its class {class} cannot be used, so it waits until that is corrected: {why}")
         }
-        None => words::sentence(reason, about.reach, about.project),
+        None => words::sentence(reason, about.reach, about.project, about.grows),
     }
 }
 

@@ -35,6 +35,9 @@ const FAIL: &str = "Fail";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What it does when it compares a placement with what the pod got.
 const COMPARE: &str = "Compare";
+/// What it does when it looks at pods that another scheduler has placed, and what it finds.
+const LOOK: &str = "Look";
+const APART: &str = "NotKeptTogether";
 /// The most characters of an Event's text, which may have 1 KiB; it is ASCII but for names.
 const NOTE: usize = 1_000;
 
@@ -173,6 +176,23 @@ impl Poster {
             reason = failed,
             "cannot write the Event of a pod that fails"
         );
+    }
+
+    /// Says in an Event that nothing keeps the pods of a job together, once for each `job`.
+    pub(super) async fn apart(
+        &self,
+        document: &Value,
+        job: &str,
+        note: &str,
+    ) -> Result<(), Failed> {
+        let said = Said {
+            name: format!("apart.{job}"),
+            action: LOOK,
+            reason: APART,
+            kind: WARNING,
+            note,
+        };
+        self.event(document, &said).await
     }
 
     async fn status(&self, document: &Value, patch: &Value) -> Result<bool, Failed> {

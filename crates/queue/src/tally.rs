@@ -8,7 +8,7 @@ use super::{feed::Feed, notice::Obstacle, words};
 use crate::metrics::{Depth, Shape};
 
 /// Reports whether a job that waits for this reason would start on more nodes.
-fn lacks_nodes(reason: &Reason) -> bool {
+pub(super) fn lacks_nodes(reason: &Reason) -> bool {
     match reason {
         Reason::Full { .. }
         | Reason::Fragmented { .. }
@@ -47,13 +47,13 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
         }
     };
     for one in waiting {
-        let reason = match feed.obstacle(&one.job) {
-            Some(Obstacle::Refused(_)) => "refused",
-            _ => words::label(&one.reason),
-        };
         for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
             let Some(member) = feed.member(pod) else {
                 continue;
+            };
+            let reason = match feed.obstacle(&one.job) {
+                Some(Obstacle::Refused(_)) => "refused",
+                _ => words::label(&one.reason, member.grows),
             };
             let wanted = lacks_nodes(&one.reason).then_some(Shape {
                 gpus: member.gpus,

@@ -7,9 +7,11 @@ use nvlink_topology::{Scope, labels};
 
 use super::Member;
 
-/// Returns the reason as one word, as conditions and Events have it.
-pub fn word(reason: &Reason) -> &'static str {
+/// Returns the reason as one word, as conditions and Events have it. Of a class that `grows`, nodes may
+/// come that do not exist yet.
+pub fn word(reason: &Reason, grows: bool) -> &'static str {
     match reason {
+        Reason::Never | Reason::NeverTogether { .. } if grows => "Growing",
         Reason::Incomplete => "Incomplete",
         Reason::Never | Reason::NeverTogether { .. } => "Impossible",
         Reason::Silent => "Silent",
@@ -23,8 +25,9 @@ pub fn word(reason: &Reason) -> &'static str {
 }
 
 /// The same, as metrics have it.
-pub(super) fn label(reason: &Reason) -> &'static str {
+pub(super) fn label(reason: &Reason, grows: bool) -> &'static str {
     match reason {
+        Reason::Never | Reason::NeverTogether { .. } if grows => "growing",
         Reason::Incomplete => "incomplete",
         Reason::Never | Reason::NeverTogether { .. } => "impossible",
         Reason::Silent => "silent",
@@ -70,9 +73,12 @@ pub(super) fn kind(why: &Why) -> &'static str {
 }
 
 /// Returns why a job in `project` waits whose GPUs may be as far apart as `scope`, as a sentence
-/// without its end.
-pub fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
+/// without its end. Of a class that `grows`, nodes may come that do not exist yet.
+pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> String {
     match *reason {
+        Reason::Never | Reason::NeverTogether { .. } if grows => {
+            "the nodes that its class has now cannot run it, not even when empty".to_owned()
+        }
         Reason::Incomplete => {
             "not all pods of its gang exist and are free of other scheduling gates".to_owned()
         }

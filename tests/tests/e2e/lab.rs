@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod claimed;
+mod gitlab;
 mod install;
 mod machine;
 mod planned;

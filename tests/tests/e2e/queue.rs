@@ -12,15 +12,18 @@ mod disrupted;
 mod domains;
 mod gangs;
 mod gitlab;
+mod growing;
 mod idle;
 mod jobs;
 mod large;
 mod leaders;
 mod near;
+mod operators;
 pub(crate) mod placed;
 mod resources;
 mod showing;
 mod timeouts;
+mod volumes;
 
 use std::time::Duration;
 

@@ -121,6 +121,7 @@ impl Control {
         let heart = base.supervisor.heartbeat("queue", STUCK);
         heart.rest();
         let (informers, settings) = (&base.informers, &base.settings);
+        let placeholders = args.placeholders.then(|| namespace.to_owned());
         Self {
             candidate: Candidate::new(
                 client.clone(),
@@ -136,7 +137,8 @@ impl Control {
                 settings.clone(),
                 sees,
             ),
-            queue: Queue::new(client, informers, settings, metrics.queue(), seen, heart),
+            queue: Queue::new(client, informers, settings, metrics.queue(), seen, heart)
+                .with_placeholders(placeholders),
             leaving: watch::Sender::new(false),
         }
     }

@@ -55,7 +55,7 @@ fn poster_of_peers<A: Authorizer + 'static>(
     let router = admission_router(Arc::new(webhook));
     move |peer, query, body| {
         let request = Request::post(format!("{PATH}{query}"));
-        let request = request.extension(Peer([10, 0, 0, peer].into()));
+        let request = request.extension(Peer::of([10, 0, 0, peer].into()));
         router.clone().oneshot(request.body(body).unwrap())
     }
 }

@@ -213,12 +213,18 @@ impl Chooser<'_> {
         claim::is_named(pod) && own.is_some_and(|own| own != class.name)
     }
 
-    /// Returns a warning if the class would give the pod its GPUs by a claim, and cannot.
+    /// Returns a warning if the class claims the pod and cannot serve it: it would give the pod its GPUs by
+    /// a claim, and cannot, or might take away the work of a job.
     fn unfit(&self, class: &Class, gpus: u32) -> Option<String> {
+        let name = &class.name;
+        if let Err(refusal) = self.check_checkpoint(class, gpus) {
+            return Some(format!(
+                "class {name:?}, which claims this pod, was skipped: {refusal}"
+            ));
+        }
         let why = claim::unfit(class, &Gating::of(self.facts.pod, class), gpus)?;
         Some(format!(
-            "class {:?}, which claims this pod, was skipped: it gives GPUs by claims of its queue, and {why}",
-            class.name
+            "class {name:?}, which claims this pod, was skipped: it gives GPUs by claims of its queue, and {why}"
         ))
     }
 
@@ -255,6 +261,7 @@ impl Chooser<'_> {
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
         self.check_limit(class, gpus).map_err(about)?;
+        self.check_checkpoint(class, gpus).map_err(about)?;
         let classified = self.facts.evidence.classify(self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
@@ -350,6 +357,22 @@ impl Chooser<'_> {
             format!(
                 "the job has {wanted} GPUs, but a project may hold at most {limit} GPUs of class {:?} at a time: request fewer, or use another class",
                 class.name
+            ),
+        ))
+    }
+
+    /// Checks that a job of several GPUs resumes if the nodes of the class may be taken away.
+    fn check_checkpoint(&self, class: &Class, gpus: u32) -> Result<(), Refusal> {
+        let several = gpus > 1 || self.intent.gang.is_some() || self.facts.evidence.spans;
+        if !class.preemptible || !several || self.intent.checkpoint {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Rule::NoCheckpoint,
+            format!(
+                "the nodes of class {:?} may be taken away while a job runs (placement.preemptible), and a job of several GPUs loses its work then: if it resumes from a checkpoint, set annotation {} to \"true\" on its pods; otherwise use another class",
+                class.name,
+                labels::CHECKPOINT
             ),
         ))
     }

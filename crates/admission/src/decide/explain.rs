@@ -57,6 +57,10 @@ pub struct Record {
     /// That scheduler keeps the pods of the job together, instead of our pod affinity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
+    /// Why nothing keeps the pods of the job together, and what to do: nobody reads the warnings of
+    /// pods that a controller creates, so an Event says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apart: Option<String>,
     /// The pod waits in the queue, which chooses its node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queued: bool,
@@ -91,6 +95,10 @@ impl Record {
             gang: chosen.intent.gang.as_deref().map(identity::shown),
             scheduler: handover.scheduler,
             handed_over: handover.keeper == Keeper::Scheduler,
+            apart: handover
+                .warning
+                .clone()
+                .filter(|_| handover.keeper == Keeper::Nobody),
             queued: chosen.is_queued(),
             devices: match chosen.class.mapping {
                 Mapping::DevicePlugin => None,

@@ -32,6 +32,8 @@ pub struct Intent {
     pub gang_size: Option<u32>,
     /// How long the job will run.
     pub expected_duration: Option<Duration>,
+    /// The job resumes from a checkpoint when its pods are taken away.
+    pub checkpoint: bool,
     /// The pod opts out of environment variables.
     pub no_environment: bool,
     /// Keys of the annotations that are set.
@@ -60,6 +62,7 @@ impl Intent {
         let size = read(labels::GANG_SIZE)?.map(gang_size).transpose()?;
         let expected = read(labels::EXPECTED_DURATION)?;
         let expected_duration = expected.map(expected_duration).transpose()?;
+        let checkpoint = word(labels::CHECKPOINT, read(labels::CHECKPOINT)?)?;
         let no_environment = match read(labels::ENVIRONMENT)? {
             None => false,
             Some("none") => true,
@@ -90,6 +93,7 @@ impl Intent {
             gang: gang.filter(|_| size != Some(1)).map(str::to_owned),
             gang_size: size.filter(|&size| size != 1),
             expected_duration,
+            checkpoint: checkpoint.unwrap_or(false),
             no_environment,
             said,
             unknown: unknown(pod),
@@ -108,7 +112,7 @@ fn gang_scope(value: Option<&str>) -> Result<Option<Scope>, Refusal> {
 }
 
 /// The annotations that a job may set.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     labels::CLASS,
     labels::SCOPE,
     labels::GANG_SCOPE,
@@ -116,6 +120,7 @@ const KEYS: [&str; 8] = [
     labels::GANG,
     labels::GANG_SIZE,
     labels::EXPECTED_DURATION,
+    labels::CHECKPOINT,
     labels::ENVIRONMENT,
 ];
 /// The most unknown keys to warn about; nobody misspells more.

@@ -55,6 +55,8 @@ pub enum Rule {
     Scope,
     /// The job has more GPUs than a project may hold.
     ProjectLimit,
+    /// A job of several GPUs, on nodes that may be taken away, that does not resume.
+    NoCheckpoint,
     /// Pod affinity would keep the pod's gang Pending forever.
     Affinity,
     /// The pod is not shaped like a pod.

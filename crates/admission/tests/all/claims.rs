@@ -116,3 +116,24 @@ fn a_broken_class_claims_nothing() {
         "{refusal}"
     );
 }
+
+#[test]
+fn a_preemptible_class_does_not_claim_a_job_that_would_lose_its_work() {
+    let spot = json!({"appliesTo": {"precedence": 1}, "placement": {"preemptible": true}});
+    let classes = [("spot", spot), ("standard", json!({"appliesTo": {}}))]
+        .map(|(name, spec)| (name.to_owned(), spec));
+    let chosen = |pod| admit(&classes, Grant::Granted, pod).0.unwrap();
+    assert_eq!(class(&chosen(pod(1, json!({})))), "spot");
+    let resumes = json!({labels::CHECKPOINT: "true"});
+    assert_eq!(class(&chosen(pod(2, resumes))), "spot");
+    for loses in [json!({}), json!({labels::CHECKPOINT: "false"})] {
+        let admitted = chosen(pod(2, loses));
+        assert_eq!(class(&admitted), "standard");
+        let said = admitted.warnings.join("; ");
+        let part = "\"spot\", which claims this pod, was skipped";
+        assert!(
+            said.contains(part) && said.contains(labels::CHECKPOINT),
+            "{said}"
+        );
+    }
+}

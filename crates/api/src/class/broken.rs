@@ -57,6 +57,7 @@ impl Broken {
             scope: Scope::NvlinkDomain,
             gang_scope: Scope::Cluster,
             shared_host: false,
+            preemptible: false,
             broken_gpus: BrokenGpus::default(),
             resource: GPU.to_owned(),
             environment: Environment::default(),

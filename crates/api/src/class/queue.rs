@@ -20,6 +20,8 @@ pub struct Queue {
     /// What one second of waiting costs, in percent of one second of running; `None`: a pod never
     /// starts with less bandwidth instead of waiting.
     pub waiting_cost_percent: Option<u32>,
+    /// The most placeholder pods that request nodes at a time; 0: the class has the nodes that it has.
+    pub max_placeholder_pods: u32,
     /// The most GPUs of the class that a project holds at a time.
     pub max_gpus_per_project: Option<u32>,
 }
@@ -40,6 +42,7 @@ impl Queue {
             on_timeout: placement.on_queue_timeout.unwrap_or_default(),
             order: placement.order.unwrap_or_default(),
             waiting_cost_percent: placement.waiting_cost_percent,
+            max_placeholder_pods: placement.max_placeholder_pods.unwrap_or(0),
             max_gpus_per_project: spec.access.max_gpus_per_project,
         })
         .filter(|_| placement.when_unavailable == WhenUnavailable::Queue))
@@ -82,7 +85,8 @@ mod tests {
         let queue = of(json!({
             "placement": {
                 "whenUnavailable": "Queue", "queueTimeout": "10m", "onQueueTimeout": "Spread",
-                "order": "FairShare", "waitingCostPercent": 50
+                "order": "FairShare", "waitingCostPercent": 50,
+                "maxPlaceholderPods": 4
             },
             "access": {"maxGpusPerProject": 16}
         }));
@@ -91,6 +95,7 @@ mod tests {
             on_timeout: OnQueueTimeout::Spread,
             order: Order::FairShare,
             waiting_cost_percent: Some(50),
+            max_placeholder_pods: 4,
             max_gpus_per_project: Some(16),
         };
         assert_eq!(queue.unwrap(), Some(expected));

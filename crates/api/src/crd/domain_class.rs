@@ -61,7 +61,10 @@ use super::with_unit;
     ).message("the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs"),
     validation = Rule::new(
         "!has(self.access.maxGpusPerProject) || self.placement.whenUnavailable == 'Queue'"
-    ).message("access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds")
+    ).message("access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds"),
+    validation = Rule::new(
+        "!has(self.placement.maxPlaceholderPods) || self.placement.whenUnavailable == 'Queue' && self.devices.mapping != 'Claim'"
+    ).message("placement.maxPlaceholderPods needs whenUnavailable Queue, and pods that request their GPUs as a resource: autoscalers know no nodes that a ResourceClaim of the queue would need")
 )]
 pub struct DomainClassSpec {
     /// Nodes that belong to the class. If absent, every node.
@@ -199,6 +202,11 @@ pub struct Placement {
     /// of the node. If false, they communicate over the network.
     #[serde(default)]
     pub shared_host: bool,
+    /// The nodes of the class may be taken away while a job runs, as spot and preemptible instances are.
+    /// A job of several GPUs then needs the annotation `nvlink-domains.io/checkpoint: "true"` of its
+    /// pods, which says that it resumes where it was.
+    #[serde(default)]
+    pub preemptible: bool,
     /// What happens with nodes whose domains are large enough only with GPUs that are marked as
     /// broken.
     #[serde(default)]
@@ -207,8 +215,9 @@ pub struct Placement {
     #[serde(default)]
     pub when_unavailable: WhenUnavailable,
     /// How long a pod may wait in the queue, with the unit, such as `150s`, `90m` or `2h`; a number
-    /// alone is refused. If absent, `150s` for pods of GitLab Runner, which itself gives up after
-    /// 180 s by default, and forever for all others.
+    /// alone is refused. If absent, less than the time after which the CI system of the pod gives up by
+    /// default (`150s` for GitLab Runner, `4m` for Prow, `9m` for ARC, `14m` for Buildkite, `30m` for Tekton), and
+    /// forever for all others.
     #[serde(
         default,
         deserialize_with = "with_unit::duration",
@@ -222,6 +231,13 @@ pub struct Placement {
     /// The order of waiting pods of equal priority. If absent, `Age`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
+    /// For pools that an autoscaler resizes: at most so many placeholder pods request nodes at a time for
+    /// jobs that more nodes would start. A placeholder requests what a waiting pod requests, never runs,
+    /// and is deleted when its job waits no more. The autoscaler does not see the waiting pods
+    /// themselves. Needs `webhook.placeholders.enabled` of the chart. If absent, none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub max_placeholder_pods: Option<u32>,
     /// What one second of waiting costs, in percent of one second of running. A pod that could
     /// start with less bandwidth than the best placement in its scope waits for that one, or starts
     /// now where its run becomes longer by less than the wait would cost: with 100, as soon as it

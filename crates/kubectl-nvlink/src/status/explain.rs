@@ -298,7 +298,8 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     if is_refused(state, &job, this) {
         return;
     }
-    this.reason = Some(words::word(&waiting.reason).to_owned());
+    let plan = state.plan.as_ref();
+    this.reason = plan.map(|plan| plan.word(waiting).to_owned());
     this.messages = state
         .plan
         .iter()

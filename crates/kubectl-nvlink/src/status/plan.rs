@@ -10,6 +10,7 @@ use nvlink_queue::{
     feed::{Feed, node::Node},
     notice::{About, Notice, Obstacle},
     placement::id,
+    words,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -85,7 +86,19 @@ impl Plan {
             class: &job.class,
             project: &job.project,
             reach: job.reach(),
+            grows: self.grows(&waiting.job),
         })
+    }
+
+    /// Returns the reason for which a job waits as one word.
+    pub(super) fn word(&self, waiting: &Waiting) -> &'static str {
+        words::word(&waiting.reason, self.grows(&waiting.job))
+    }
+
+    /// Reports whether nodes may be made for a job.
+    fn grows(&self, job: &Name) -> bool {
+        let mut pods = self.feed.pods_of(job);
+        pods.any(|pod| self.feed.member(pod).is_some_and(|member| member.grows))
     }
 
     /// Returns the name of the set of nodes that meet what `pod` demands.

@@ -152,7 +152,7 @@ impl State<'_> {
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
             let (reason, message, eta) = match self.refused(job) {
                 Some(why) => (REFUSED, why.to_owned(), None),
-                None => (words::word(&one.reason), plan.why(one, job), eta),
+                None => (plan.word(one), plan.why(one, job), eta),
             };
             Some(QueueRow {
                 position: Some(one.position),

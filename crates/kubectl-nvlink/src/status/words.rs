@@ -2,7 +2,7 @@
 
 use nvlink_planner::Millis;
 
-pub(super) use nvlink_queue::words::{span, stamp, why, word};
+pub(super) use nvlink_queue::words::{span, stamp, why};
 pub(super) use nvlink_runtime::columns::clean;
 
 use nvlink_queue::Source;

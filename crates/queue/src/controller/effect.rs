@@ -18,6 +18,7 @@ use crate::{
     feed::Place,
     metrics::Metrics,
     owners::{self, Owners},
+    placeholders::{Answer, Request},
     post::{Posted, Poster},
     review::Telling,
     writes::Write,
@@ -35,6 +36,8 @@ pub(super) enum Effect {
     Show(Task),
     /// Tell a pod what became of its placement.
     Tell(Telling),
+    /// Create a placeholder pod, or delete it.
+    Placeholder(Request),
     /// Read an object of which so many requests have failed.
     Read(Place, u32),
     /// Say when the pause after so many failed requests for an object is over.
@@ -54,6 +57,8 @@ pub(super) enum Done {
     /// A pod and its UID.
     Told(Name, String, Posted),
     Time(Option<Heard>),
+    /// The UID of a waiting pod, and what became of its placeholder.
+    Placeholder(String, Answer),
 }
 
 /// Does things side by side. What is not done when it is dropped stops at once.
@@ -100,6 +105,10 @@ impl Executor {
                 Effect::Tell(telling) => {
                     let posted = Box::pin(poster.tell(&telling)).await;
                     Done::Told(telling.pod, telling.uid, posted)
+                }
+                Effect::Placeholder(request) => {
+                    let uid = request.uid.clone();
+                    Done::Placeholder(uid, Box::pin(writer.placeholder(request)).await)
                 }
                 Effect::Read(place, failures) => {
                     let (place, object) = Box::pin(owners.get(place)).await;

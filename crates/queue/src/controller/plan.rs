@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Placement,
+    board::LOOK,
     execute::{Id, Move},
     feed::{Leaver, Lost, Place, Unclaimed},
     notice::{self, About},
@@ -86,7 +87,9 @@ impl State {
         self.review(now);
         let (outdated, reread) = self.feed.outdated(now);
         self.read(outdated);
-        let wakes = [self.board.next(), self.review.next(), reread];
+        // What is due and not done yet waits for an answer, and the next look.
+        let requests = self.requests.map(|at| at.max(now.saturating_add(LOOK)));
+        let wakes = [self.board.next(), self.review.next(), reread, requests];
         wakes.into_iter().flatten().min()
     }
 
@@ -96,14 +99,15 @@ impl State {
     }
 
     fn show(&mut self, now: Millis) {
-        let waiting = &self.planned.waiting;
         if self.board.rests(now).is_none() {
             self.metrics.queue().queues(self.feed.queues());
             self.count_from_zero();
-            let depth = tally::depth(waiting, &self.feed, now);
+            let depth = tally::depth(&self.planned.waiting, &self.feed, now);
             self.metrics.queue().depth(&depth);
             self.metrics.queue().unsteady(&self.feed.unsteady());
+            self.requests = self.request_nodes(now);
         }
+        let waiting = &self.planned.waiting;
         let tasks = self.board.look(waiting, &self.feed, self.moving > 0, now);
         self.effects.extend(tasks.into_iter().map(Effect::Show));
     }
@@ -264,6 +268,7 @@ impl State {
         let obstacle = self.feed.obstacle(&reject.job);
         let why = notice::why(&reject.reason, obstacle, About::from(member));
         let never = matches!(reject.reason, Reason::Never | Reason::NeverTogether { .. });
+        let never = never && !member.grows;
         let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());
         for pod in reject.pods {

@@ -21,10 +21,11 @@ use crate::{
     Life,
     board::Board,
     clock::{Clock, Heard},
-    events::Synced,
+    events::{Event, Synced},
     execute::{Id, Outcome},
     feed::Feed,
     metrics::Metrics,
+    placeholders::Placeholders,
     post::{Failed, Posted},
     review::Review,
 };
@@ -54,6 +55,7 @@ pub(super) struct State {
     pub(super) clock: Clock,
     pub(super) board: Board,
     pub(super) review: Review,
+    pub(super) placeholders: Placeholders,
     pub(super) metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
     leaving: HashMap<Id, Leaving>,
@@ -65,6 +67,8 @@ pub(super) struct State {
     /// When a class last queued or a pod waited.
     needed: Instant,
     pub(super) planned: Planned,
+    /// When to look after the placeholder pods again.
+    pub(super) requests: Option<Millis>,
     /// When to look again although nothing changes.
     pub(super) wake: Option<Millis>,
     pub(super) effects: Vec<Effect>,
@@ -84,6 +88,7 @@ impl State {
     /// Returns the state before anything is known.
     pub(super) fn new(
         settings: &Settings,
+        placeholders: Option<String>,
         metrics: &Arc<Metrics>,
         term: &Term,
         plans: &Arc<AtomicU64>,
@@ -95,6 +100,7 @@ impl State {
             clock: Clock::start(),
             board: Board::default(),
             review: Review::default(),
+            placeholders: Placeholders::new(placeholders),
             metrics: Arc::clone(metrics),
             leaving: HashMap::new(),
             complaints: Complaints::default(),
@@ -103,6 +109,7 @@ impl State {
             plans: Arc::clone(plans),
             needed: Instant::now(),
             planned: Planned::default(),
+            requests: None,
             wake: None,
             effects: vec![Effect::AskTime(Instant::now())],
         }
@@ -141,6 +148,13 @@ impl State {
         let Happened { events, done, due } = happened;
         let (synced, due) = (self.synced, due || !done.is_empty());
         for event in events {
+            match &event {
+                // They never run.
+                Event::Pod(pod) if self.placeholders.set(pod) => continue,
+                Event::PodGone(pod) => self.placeholders.gone(pod),
+                Event::AllPods(pods) => self.placeholders.retain(pods),
+                _ => {}
+            }
             event.apply(&mut self.feed, &mut self.synced);
         }
         for done in done {
@@ -171,6 +185,7 @@ impl State {
         self.feed.jumped(jump.by, jump.before);
         self.board.jumped(jump.by);
         self.review.jumped(jump.by);
+        self.placeholders.jumped(jump.by);
         self.planned.until = Millis::MIN;
     }
 
@@ -195,6 +210,18 @@ impl State {
             Done::Again(place, failures) => {
                 if self.feed.needs(&place) {
                     self.effects.push(Effect::Read(place, failures));
+                }
+            }
+            Done::Placeholder(uid, answer) => {
+                let failed = self.placeholders.answered(&uid, answer, self.clock.now());
+                if let Some(reason) = failed
+                    && self.complaints.is_due(&reason, std::time::Instant::now())
+                {
+                    tracing::warn!(
+                        uid,
+                        reason,
+                        "cannot request a node with a placeholder pod; retrying"
+                    );
                 }
             }
             Done::Time(time) => {

@@ -15,8 +15,10 @@ use serde_json::{Value, json};
 use super::{effect::Effect, state::State, *};
 use crate::{
     clock::Heard,
+    events::Storage,
     execute::{Move, Outcome},
     feed::node::Node,
+    placeholders::Answer,
     placement::id,
 };
 
@@ -24,17 +26,24 @@ const NOW: i64 = 1_785_578_400_000;
 
 /// Returns the queue of a class, with one node of two GPUs, before it heard the time.
 fn state() -> State {
+    state_of(json!({"queueTimeout": "1h"}), None)
+}
+
+/// The same of a class with this `placement`, and with placeholder pods in a namespace.
+fn state_of(mut placement: Value, placeholders: Option<&str>) -> State {
     let term = Term {
         until: Instant::now(),
         number: 7,
     };
     let mut state = State::new(
         &Settings::default(),
+        placeholders.map(str::to_owned),
         &Arc::default(),
         &term,
         &Arc::default(),
     );
-    let spec = json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "1h"}});
+    placement["whenUnavailable"] = json!("Queue");
+    let spec = json!({"placement": placement});
     let class = Class::new("line", &serde_json::from_value(spec).unwrap()).unwrap();
     let status = json!({
         "allocatable": {"nvidia.com/gpu": "2"},
@@ -64,6 +73,9 @@ fn state() -> State {
         Event::AllSlices(Default::default()),
         Event::AllClaims(Default::default()),
         Event::AllDeviceClasses(Default::default()),
+        Storage::AllClaims(Default::default()).into(),
+        Storage::AllVolumes(Default::default()).into(),
+        Storage::AllClasses(Default::default()).into(),
     ];
     let ready = state.apply(happened(events));
     assert!(!ready, "nothing can be said before the time is known");
@@ -125,6 +137,7 @@ fn taken(state: &mut State) -> (Vec<&'static str>, Vec<Move>) {
             Effect::Fail(..) => "fail",
             Effect::Show(_) => "show",
             Effect::Tell(_) => "tell",
+            Effect::Placeholder(_) => "placeholder",
             Effect::Read(..) | Effect::Pause(..) => "read",
             Effect::AskTime(_) => "ask",
         });
@@ -274,4 +287,62 @@ async fn events_put_off_no_look() {
         sender.send(Event::Load("team/other".into(), None)).unwrap();
     }
     assert!(looks > 10, "{looks} of 100 looks were due");
+}
+
+/// Returns the UIDs of the waiting pods whose placeholders are created.
+fn requested(state: &mut State) -> Vec<String> {
+    let requests = state
+        .effects()
+        .into_iter()
+        .filter_map(|effect| match effect {
+            Effect::Placeholder(request) => Some((request.uid, request.object.is_some())),
+            _ => None,
+        });
+    let created = requests.filter(|(_, created)| *created);
+    created.map(|(uid, _)| uid).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_requested_for_the_first_jobs_that_the_class_allows() {
+    let mut state = state_of(json!({"maxPlaceholderPods": 1}), Some("nvlink"));
+    heard(&mut state);
+    // A gang that is too large for the class keeps no other job from asking.
+    for name in ["gang-0", "gang-1"] {
+        let mut pod = pod(name, 4);
+        pod["metadata"]["annotations"] = json!({labels::GANG: "gang", labels::GANG_SIZE: "2"});
+        appears(&mut state, pod);
+    }
+    for name in ["b", "c"] {
+        appears(&mut state, pod(name, 4));
+    }
+    assert!(
+        requested(&mut state).is_empty(),
+        "most start within seconds"
+    );
+    passes(11).await;
+    state.step();
+    assert_eq!(requested(&mut state), ["uid of b"]);
+    passes(1).await;
+    state.step();
+    assert!(requested(&mut state).is_empty(), "one is being created");
+
+    let metadata = json!({
+        "namespace": "nvlink", "name": "nvlink-placeholder-uid of b",
+        "creationTimestamp": "2026-08-01T10:00:12Z", "labels": {labels::PLACEHOLDER: "line"},
+    });
+    let there = Answer::There(Box::new(json!({"metadata": metadata})));
+    let uid = "uid of b".to_owned();
+    state.apply(ended(Done::Placeholder(uid, there)));
+    // While its deletion is not answered, the queue rests.
+    passes(3_600).await;
+    state.step();
+    let deletions = state.effects().into_iter().filter(
+        |effect| matches!(effect, Effect::Placeholder(request) if request.object.is_none()),
+    );
+    assert_eq!(deletions.count(), 1);
+    for _ in 0..3 {
+        assert!(state.due() > Instant::now());
+        passes(1).await;
+        state.step();
+    }
 }

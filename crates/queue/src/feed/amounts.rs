@@ -80,6 +80,22 @@ impl Amounts {
         self.others.iter().map(|(name, _)| name)
     }
 
+    /// Returns what is not 0 as quantities by resource, without the number of pods.
+    pub(crate) fn quantities(&self) -> serde_json::Map<String, Value> {
+        let fixed = FIXED
+            .iter()
+            .zip(self.fixed)
+            .filter(|(name, _)| **name != "pods");
+        let fixed = fixed.map(|(name, one)| match *name {
+            "cpu" => (*name, one, "m"),
+            _ => (*name, one, ""),
+        });
+        let others = self.others.iter().map(|(name, one)| (&**name, *one, ""));
+        let all = fixed.chain(others).filter(|(_, one, _)| *one > 0);
+        all.map(|(name, one, unit)| (name.to_owned(), format!("{one}{unit}").into()))
+            .collect()
+    }
+
     /// Returns the amounts of [`FIXED`], then those of `others`.
     pub(super) fn vector(&self, others: &[Name]) -> Vec<u64> {
         let other = |name: &Name| {

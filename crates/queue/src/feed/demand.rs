@@ -99,7 +99,7 @@ impl Demands {
     }
 }
 
-/// A pod's node selector, required affinity and tolerations.
+/// A pod's node selector, required affinity, tolerations and volumes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Demand {
     /// Its required pod affinity and anti-affinity.
@@ -107,6 +107,8 @@ pub(super) struct Demand {
     selector: Value,
     terms: Option<Vec<Value>>,
     tolerations: Vec<Value>,
+    /// For each volume that narrows the nodes, terms of a node selector.
+    volumes: Vec<Vec<Value>>,
 }
 
 impl Demand {
@@ -126,6 +128,7 @@ impl Demand {
             selector: selector.cloned().unwrap_or_default(),
             terms: terms.cloned(),
             tolerations: pod::list(pod, &["spec", "tolerations"]).cloned().collect(),
+            volumes: Vec::new(),
         }
     }
 
@@ -134,10 +137,22 @@ impl Demand {
         Self { ties: None, ..self }
     }
 
+    /// Returns the same where volumes narrow the nodes.
+    pub(super) fn reaching(self, volumes: Vec<Vec<Value>>) -> Self {
+        Self { volumes, ..self }
+    }
+
     /// Returns a text that is the same for equal demands only.
     pub(super) fn key(&self) -> String {
         let ties = self.ties.as_ref().map(|ties| ties.key());
-        json!([self.selector, self.terms, self.tolerations, ties]).to_string()
+        json!([
+            self.selector,
+            self.terms,
+            self.tolerations,
+            ties,
+            self.volumes
+        ])
+        .to_string()
     }
 
     /// Reports whether the node `name` meets it, but for its ties.
@@ -146,7 +161,8 @@ impl Demand {
         let mut selector = selector.map(|(key, value)| (node.labels.get(key), value));
         let selected = selector.all(|(label, value)| label.map(String::as_str) == value.as_str());
         let terms = self.terms.as_ref();
-        let fits = terms.is_none_or(|terms| terms.iter().any(|term| matches(term, name, node)));
+        let any = |terms: &Vec<Value>| terms.iter().any(|term| matches(term, name, node));
+        let fits = terms.is_none_or(any) && self.volumes.iter().all(any);
         selected && fits && node.taints.iter().all(|taint| self.tolerates(taint))
     }
 

@@ -9,7 +9,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Place, amounts::Amounts, demand::Demand, load::scheduler, neighbours::Ties};
+use super::{Place, amounts::Amounts, demand::Demand, load::scheduler, neighbours::Ties, volumes};
 use crate::{
     Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
     prune::prune,
@@ -69,8 +69,10 @@ pub(super) struct Entry {
     pub(super) shifts: Shifts,
     /// Its condition says that it waits.
     pub(super) queued: bool,
-    /// It has volumes that the scheduler binds.
-    pub(super) has_volumes: bool,
+    /// Its PersistentVolumeClaims, whose volumes the scheduler binds.
+    pub(super) claims: Vec<Name>,
+    /// The first of them that has no volume, and gets none with the pod, while it waits.
+    pub(super) unbound: Option<Name>,
     /// Why the scheduler binds it to no node, if it has tried.
     pub(super) refused: Option<Box<str>>,
     /// What became of its placement, if a leader wrote it down.
@@ -169,8 +171,6 @@ impl Entry {
         let created = life::created(pod);
         let start = life::time(pod, &["status", "startTime"]);
         let millis = |time: Timestamp| time.as_millisecond();
-        let priority = pod::at(pod, &["spec", "priority"]);
-        let priority = priority.and_then(|priority| i32::try_from(priority.as_i64()?).ok());
         let mut this = Self {
             namespace: owned(&["metadata", "namespace"]),
             uid: owned(&["metadata", "uid"]),
@@ -183,7 +183,7 @@ impl Entry {
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
             amounts: Amounts::of_pod(pod),
-            priority: priority.unwrap_or_default(),
+            priority: priority(pod),
             stamped: life::time(pod, &["metadata", "creationTimestamp"]).map(millis),
             created: created.map(millis),
             since: start.or(created).map(millis),
@@ -201,7 +201,8 @@ impl Entry {
             orphan: None,
             shifts: Shifts::default(),
             queued: notice::is_queued(pod),
-            has_volumes: has_volumes(pod),
+            claims: volumes::claims(pod),
+            unbound: None,
             refused: refused(pod),
             told: Outcome::told(pod),
             life,
@@ -339,10 +340,11 @@ impl Entry {
     }
 }
 
-/// Reports whether the scheduler binds volumes of a pod.
-fn has_volumes(pod: &Value) -> bool {
-    let mut volumes = pod::list(pod, &["spec", "volumes"]);
-    volumes.any(|one| one.get("persistentVolumeClaim").is_some() || one.get("ephemeral").is_some())
+fn priority(pod: &Value) -> i32 {
+    let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
+    priority
+        .and_then(|priority| i32::try_from(priority).ok())
+        .unwrap_or_default()
 }
 
 /// Returns what the scheduler says about a pod that it can bind to no node.

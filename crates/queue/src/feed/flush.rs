@@ -46,6 +46,7 @@ impl Vacated {
 impl Feed {
     /// Tells the planner what has changed.
     pub fn flush(&mut self, planner: &mut Planner, now: Millis) {
+        self.redemand();
         self.retie();
         let changed = std::mem::take(&mut self.changed);
         self.flush_classes(&changed.classes, planner);

@@ -136,10 +136,10 @@ impl Pods<'_> {
         let job = self.job(&places, waits, &this.seats, context);
         if let Some((job, whole)) = job {
             this.incomplete = whole.missing != Some(0) && !job.members.is_empty();
-            let lonely = self.lonely(&places, context);
-            this.obstacle = self.obstacle(&places, &whole).or_else(|| lonely.clone());
+            let stuck = self.stuck(&places, context);
+            this.obstacle = self.obstacle(&places, &whole).or_else(|| stuck.clone());
             this.job = Some(Job {
-                complete: job.complete && lonely.is_none(),
+                complete: job.complete && stuck.is_none(),
                 ..job
             });
         }
@@ -178,10 +178,14 @@ impl Pods<'_> {
         })
     }
 
-    /// Returns the first pod that must be near others of which none is on a node.
-    fn lonely(&self, places: &[Option<&Placement>], context: &Context<'_>) -> Option<Obstacle> {
+    /// Returns the first pod that no node can take yet: it must be near others of which none is on a
+    /// node, or has a claim that somebody must bind to a volume.
+    fn stuck(&self, places: &[Option<&Placement>], context: &Context<'_>) -> Option<Obstacle> {
         let waiting = self.waiting(places);
         waiting.iter().find_map(|(name, pod)| {
+            if let Some(claim) = &pod.unbound {
+                return Some(Obstacle::Unbound((&***name).into(), (&**claim).into()));
+            }
             let others = context.neighbours.lacks(pod.ties.as_deref()?)?;
             Some(Obstacle::Alone((&***name).into(), others.into()))
         })

@@ -87,7 +87,7 @@ impl Feed {
                 Cause::NodeGone => GONE,
                 Cause::NodeOut => OUT,
                 // Kubernetes makes some volumes only now.
-                Cause::NotTried if pod.has_volumes => BINDING,
+                Cause::NotTried if !pod.claims.is_empty() => BINDING,
                 Cause::NotBound | Cause::NotTried | Cause::NoClaim | Cause::NoClass => REFUSED,
             };
             let due = pod.orphaned(cause, now).saturating_add(grace);

@@ -98,7 +98,7 @@ impl Term {
 }
 
 /// Reports whether a selector of labels matches, as in Kubernetes: no selector matches nothing.
-fn matches(selector: &Value, labels: &Labels) -> bool {
+pub(super) fn matches(selector: &Value, labels: &Labels) -> bool {
     let value = |key: &str| labels.get(key).map(String::as_str);
     let mut equal = pod::entries(selector, &["matchLabels"]);
     let mut others = pod::list(selector, &["matchExpressions"]);

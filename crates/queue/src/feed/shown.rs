@@ -118,6 +118,16 @@ impl Feed {
             .map(|class| class.name.as_str())
     }
 
+    /// Returns the most placeholder pods of a class.
+    pub(crate) fn most_placeholders(&self, class: &str) -> u32 {
+        let class = self
+            .classes
+            .get(class)
+            .and_then(|class| class.as_ref().ok());
+        let queue = class.and_then(|class| class.queue.as_ref());
+        queue.map_or(0, |queue| queue.max_placeholder_pods)
+    }
+
     /// Reports whether no class queues, no pod waits or shows that it does, and none that was released
     /// is still to be bound.
     #[must_use]

@@ -35,6 +35,8 @@ pub enum Written {
     Reassign,
     Reject,
     Show,
+    /// A placeholder pod, created or deleted.
+    Placeholder,
 }
 
 /// How a write of the queue ended.
@@ -61,6 +63,7 @@ impl Written {
             Self::Reassign => "reassign",
             Self::Reject => "reject",
             Self::Show => "show",
+            Self::Placeholder => "placeholder",
         }
     }
 }
@@ -157,6 +160,7 @@ pub struct QueueMetrics {
     pods: Family<ByReason, Gauge>,
     gpus: Family<ByClass, Gauge>,
     wanted: Family<ByShape, Gauge>,
+    placeholders: Family<ByClass, Gauge>,
     oldest: Family<ByClass, Gauge<f64, AtomicU64>>,
     /// Since when the oldest pod of each class has waited.
     since: Mutex<BTreeMap<String, (Instant, Duration)>>,
@@ -176,6 +180,7 @@ impl Default for QueueMetrics {
             pods: Family::default(),
             gpus: Family::default(),
             wanted: Family::default(),
+            placeholders: Family::default(),
             oldest: Family::default(),
             since: Mutex::default(),
             waits: Family::new_with_constructor(waits),
@@ -206,6 +211,11 @@ impl QueueMetrics {
             "wanted_gpus",
             "GPUs that those waiting pods request which more nodes would start, by the GPUs of a pod (above 16: more) and by how close they must be; reported by the leader",
             self.wanted.clone(),
+        );
+        registry.register(
+            "placeholder_pods",
+            "Placeholder pods that request nodes of an autoscaler for waiting jobs of the class; reported by the leader",
+            self.placeholders.clone(),
         );
         registry.register_with_unit(
             "oldest_wait",
@@ -282,11 +292,23 @@ impl QueueMetrics {
         }
     }
 
+    /// Sets the number of placeholder pods by class.
+    pub fn placeholders(&self, pods: &BTreeMap<&str, u32>) {
+        self.placeholders.clear();
+        for (class, &number) in pods {
+            let by = ByClass {
+                class: (*class).to_owned(),
+            };
+            self.placeholders.get_or_create(&by).set(number.into());
+        }
+    }
+
     /// Removes what only a leader knows.
     pub fn forget(&self) {
         self.pods.clear();
         self.gpus.clear();
         self.wanted.clear();
+        self.placeholders.clear();
         self.oldest.clear();
         self.unsteady.clear();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,6 +24,7 @@ fn about(scope: Scope) -> About<'static> {
         class: "training",
         project: "gitlab.42",
         reach: scope,
+        grows: false,
     }
 }
 
@@ -44,6 +45,8 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
         deadline: None,
         since: None,
         unseen: None,
+        grows: false,
+        asks: false,
     }
 }
 
@@ -387,6 +390,7 @@ fn a_later_leader_goes_on_with_what_is_shown() {
         class: "fast",
         project: "team",
         reach: Scope::NvlinkDomain,
+        grows: false,
     };
     let shown = full(2, 3, NOW + 60 * MINUTE);
     let mut a = pod("a");

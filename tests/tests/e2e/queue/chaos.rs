@@ -30,6 +30,9 @@ const SEED_VARIABLE: &str = "NVLINK_TEST_SEED";
 const RECOVERED: usize = 5;
 /// A recovery that takes longer than a killed leader's Lease lasts is shown with the logs.
 const SLOW: Duration = Duration::from_secs(20);
+/// The scheduler tries a pod again after five minutes at the latest
+/// (`podMaxInUnschedulablePodsDuration`), also if it missed why the pod fits now.
+const SCHEDULED: Duration = Duration::from_secs(420);
 /// A pod that was released to a node which then was deleted.
 const STRANDED: &str = "stranded";
 
@@ -80,6 +83,7 @@ fn nothing_is_lost_whatever_fails() {
             for leader in &chaos.leaders {
                 println!("{}", leader.process.log());
             }
+            println!("scheduler: {:?}", chaos.stage.plane.check_scheduler());
             std::panic::resume_unwind(panic);
         }
         chaos.report(&outcome);
@@ -246,14 +250,14 @@ impl Chaos<'_> {
     fn drain(&mut self) {
         let begin = Instant::now();
         let mut gates = None;
-        wait_until("all pods to end", 2 * SOON, || {
+        wait_until("all pods to end", SCHEDULED, || {
             self.ledger.check();
             let pods = self.ledger.pods();
             if gates.is_none() && !pods.iter().any(ledger::Seen::waits) {
                 gates = Some(begin.elapsed());
             }
             let left = pods.iter().filter(|pod| !pod.has_ended());
-            let left: Vec<_> = left.collect();
+            let left: Vec<_> = left.map(ledger::Seen::state).collect();
             anyhow::ensure!(left.is_empty(), "{} are left: {left:#?}", left.len());
             Ok(Some(()))
         })

@@ -17,7 +17,7 @@ use crate::{
 pub(super) const GATE: &str = "nvlink-domains.io/queue";
 const CLASS: &str = "line";
 /// Of the webhook and its Lease, with the rights of the chart.
-const NAMESPACE: &str = "nvlink-system";
+pub(super) const NAMESPACE: &str = "nvlink-system";
 /// A killed leader's Lease expires after 15 seconds.
 pub(super) const SOON: Duration = Duration::from_secs(90);
 /// Ends a debug build of the webhook after so many writes of a kind.
@@ -38,7 +38,9 @@ pub(super) struct Cluster {
     devices: Value,
     /// The webhook's.
     kubeconfig: PathBuf,
-    _exporters: Vec<Exporter>,
+    /// Further flags of the webhook.
+    flags: Vec<&'static str>,
+    exporters: Vec<Exporter>,
 }
 
 impl Cluster {
@@ -64,14 +66,49 @@ impl Cluster {
             "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]},
         });
         this.plane.kubectl().create(&class).unwrap();
-        let policies = ["policies", "--lease-namespace", NAMESPACE];
-        let policies = programs::run(WEBHOOK, &policies, "").unwrap();
-        let apply = ["apply", "--server-side", "-f", "-"];
-        this.plane.kubectl().run_with(&apply, &policies).unwrap();
+        this.set_policies(&[]);
         for (name, _) in nodes {
             this.set_slice(name, &[]);
         }
         this
+    }
+
+    /// The same without nodes, for a pool that an autoscaler resizes: a webhook with the rights of the
+    /// chart and no more, which may create placeholder pods, and the policies.
+    pub(super) fn growing(placement: Value) -> Self {
+        let plane = ControlPlane::start().unwrap();
+        webhook::install_crds(plane.kubectl()).unwrap();
+        let kubeconfig = account(&plane, true);
+        let default = json!({"nvlink-domains.io/default-class": CLASS});
+        let mut this = Self {
+            kubeconfig,
+            team: plane.namespace("team", &json!({}), &default).unwrap(),
+            plane,
+            webhook: None,
+            devices: json!({}),
+            flags: vec!["--placeholders"],
+            exporters: Vec::new(),
+        };
+        this.set_policies(&["--exempt-namespace", NAMESPACE]);
+        this.flags.extend(["--lease-namespace", NAMESPACE]);
+        this.set_class(placement);
+        this.restart();
+        this
+    }
+
+    /// Installs the policies.
+    fn set_policies(&self, flags: &[&str]) {
+        let policies = ["policies", "--lease-namespace", NAMESPACE];
+        let policies = programs::run(WEBHOOK, &[&policies, flags].concat(), "").unwrap();
+        let apply = ["apply", "--server-side", "-f", "-"];
+        self.plane.kubectl().run_with(&apply, &policies).unwrap();
+    }
+
+    /// Starts an exporter on a node with eight GPUs behind NVSwitches.
+    pub(super) fn describe(&mut self, node: &str) {
+        let source = ["--source", "sim:dgx-h100"];
+        let exporter = Exporter::publishing(self.plane.kubeconfig(), node, &source).unwrap();
+        self.exporters.push(exporter);
     }
 
     /// Writes the ResourceSlice of a node, as NVIDIA's DRA driver does: in no order, by numbers that
@@ -128,8 +165,13 @@ impl Cluster {
         let exporters = exporters.collect();
         let default = json!({"nvlink-domains.io/default-class": CLASS});
         let kubeconfig = match claims {
-            true => account(&plane),
+            true => account(&plane, false),
             false => plane.kubeconfig().to_owned(),
+        };
+        let flags: &[&str] = if claims {
+            &["--lease-namespace", NAMESPACE]
+        } else {
+            &[]
         };
         let mut this = Self {
             kubeconfig,
@@ -137,7 +179,8 @@ impl Cluster {
             plane,
             webhook: None,
             devices,
-            _exporters: exporters,
+            flags: flags.to_vec(),
+            exporters,
         };
         this.set_class(placement);
         this.restart();
@@ -191,11 +234,7 @@ impl Cluster {
 
     fn run(&mut self, program: &std::path::Path) {
         self.webhook = None;
-        let lease: &[&str] = match self.devices["mapping"] == "Claim" {
-            true => &["--lease-namespace", NAMESPACE],
-            false => &[],
-        };
-        let webhook = Webhook::of(program, &self.kubeconfig, lease).unwrap();
+        let webhook = Webhook::of(program, &self.kubeconfig, &self.flags).unwrap();
         webhook.register(self.plane.kubectl()).unwrap();
         wait_until("the webhook to gate pods", SOON, || {
             let stored = dry_run(&self.team, &gpu_pod("probe", 1))?;
@@ -279,15 +318,20 @@ pub(super) fn placement(pod: &Value) -> Option<Value> {
     Some(serde_json::from_str(text).unwrap())
 }
 
-/// Creates the account of the chart, and returns its kubeconfig.
-fn account(plane: &ControlPlane) -> PathBuf {
+/// Creates the account of the chart, which may create placeholder pods or not, and returns its
+/// kubeconfig.
+fn account(plane: &ControlPlane, placeholders: bool) -> PathBuf {
     let all = plane.kubectl();
     all.run(&["create", "namespace", NAMESPACE]).unwrap();
     let helm = Helm::new().unwrap();
     // The chart's registration comes with the Lease.
+    let values = format!("webhook: {{placeholders: {{enabled: {placeholders}}}}}");
     let roles = ["webhook/rbac.yaml", "webhook/controller-rbac.yaml"];
-    for template in roles.iter().chain(&["webhook/registration.yaml"]) {
-        all.apply(&helm.template(template, "").unwrap()).unwrap();
+    let optional = placeholders.then_some("webhook/placeholders.yaml");
+    let roles = roles.into_iter().chain(optional);
+    for template in roles.chain(["webhook/registration.yaml"]) {
+        let objects = helm.template(template, &values).unwrap();
+        all.apply(&objects).unwrap();
     }
     // One process does what the two of the chart do.
     let account = format!("--serviceaccount={NAMESPACE}:nvlink-webhook-controller");

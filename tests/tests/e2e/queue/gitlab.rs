@@ -161,7 +161,7 @@ fn install(cluster: &Cluster, name: &str) -> std::path::PathBuf {
         .plane
         .namespace(&space, &json!({}), &json!({}))
         .unwrap();
-    let user = format!("system:serviceaccount:gitlab-runner:{name}-runner");
+    let user = format!("system:serviceaccount:ci-{name}:{name}-runner");
     grant(&space, &user);
     cluster.plane.kubeconfig_for(&user).unwrap()
 }

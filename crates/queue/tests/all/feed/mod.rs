@@ -10,6 +10,7 @@ mod resources;
 mod seats;
 mod steady;
 mod successors;
+mod volumes;
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use super::{NOW, Queue, pod};
 const HOST: &str = "kubernetes.io/hostname";
 
 /// Sets a node with GPUs and its usual label.
-fn node(queue: &mut Queue, name: &str, gpus: u32) {
+pub(super) fn node(queue: &mut Queue, name: &str, gpus: u32) {
     let metadata = json!({"name": name, "labels": {HOST: name}});
     let node = Node::of(&NodeObject {
         metadata: serde_json::from_value(metadata).unwrap(),

@@ -41,6 +41,9 @@
 - --check-policies
 {{- end }}
 - {{ print "--lease-namespace=" (.Release.Namespace) | quote }}
+{{- if $webhook.placeholders.enabled }}
+- --placeholders
+{{- end }}
 {{- include "nvlink-domains.processArgs" (list . $webhook.controller.extraArgs) }}
 {{- end }}
 

@@ -35,6 +35,8 @@ pub(super) struct Seen {
     pub(super) phase: String,
     pub(super) reason: Option<String>,
     message: Option<String>,
+    /// What the scheduler says of it.
+    scheduled: Value,
     /// It is deleted.
     pub(super) gone: bool,
 }
@@ -55,6 +57,7 @@ impl Seen {
             phase: text(&pod["status"]["phase"]).unwrap_or_default(),
             reason: text(&pod["status"]["reason"]),
             message: text(&pod["status"]["message"]),
+            scheduled: scheduled(pod),
             gone: pod["metadata"]["deletionTimestamp"].is_string(),
         }
     }
@@ -65,6 +68,16 @@ impl Seen {
 
     pub(super) fn waits(&self) -> bool {
         !self.has_ended() && self.place.is_none()
+    }
+
+    /// Returns in one line where it is, and what the scheduler says of it.
+    pub(super) fn state(&self) -> String {
+        let placed = self
+            .place
+            .as_ref()
+            .map(|place| [&place["node"], &place["at"]]);
+        let (name, node, phase, scheduled) = (&self.name, &self.node, &self.phase, &self.scheduled);
+        format!("{name}: {phase}, placed {placed:?}, on {node:?}: {scheduled}")
     }
 
     /// Returns the node whose GPUs it holds.
@@ -247,6 +260,14 @@ impl State {
         wrong.extend(full.map(|(node, gpus)| format!("pods hold {gpus} GPUs of {node}")));
         self.wrong.extend(wrong);
     }
+}
+
+/// Returns the condition `PodScheduled`; null if there is none.
+fn scheduled(pod: &Value) -> Value {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let scheduled = conditions.find(|one| one["type"] == "PodScheduled");
+    scheduled.cloned().unwrap_or_default()
 }
 
 fn uid(pod: &Value) -> &str {
