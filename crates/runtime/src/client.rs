@@ -5,6 +5,8 @@
 //! and response. For a watch, the same limit covers the time until the response
 //! begins. After that a watch is silent while nothing changes, so its reader
 //! must limit the silence ([`watch::events`](crate::watch::events) does).
+//!
+//! A request that the API server answers with 429, 503 or 504 is repeated until that limit.
 
 use std::{
     path::PathBuf,
@@ -22,7 +24,14 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tokio::{task::spawn_blocking, time::timeout};
-use tower::{BoxError, Service, layer::layer_fn};
+use tower::{BoxError, Service, buffer::BufferLayer, layer::layer_fn, retry::RetryLayer};
+
+mod tries;
+
+use tries::{Last, Noting};
+
+/// Requests that wait for their turn to be sent, as many as in kube's own client.
+const WAITING: usize = 1024;
 
 /// How long the client waits for the API server.
 #[derive(Clone, Copy, Debug)]
@@ -109,13 +118,18 @@ pub async fn connect_to(choice: Choice, limits: Limits) -> kube::Result<Client> 
 /// When the certificates or the credentials of `config` cannot be used.
 pub fn with(mut config: Config, limits: Limits) -> kube::Result<Client> {
     config.connect_timeout = Some(limits.connect);
+    config.default_retry = false; // [`Noting`] does it
     let server: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
     let layer = layer_fn(|inner| Limited {
         inner,
         server: Arc::clone(&server),
         limit: limits.request,
     });
-    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+    let client = ClientBuilder::try_from(config)?
+        .with_layer(&BufferLayer::new(WAITING)) // can be cloned, which a repetition needs
+        .with_layer(&RetryLayer::new(Noting::default()))
+        .with_layer(&layer);
+    Ok(client.build())
 }
 
 /// Returns what went wrong, for people: the API server's message, or else why
@@ -181,7 +195,8 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let last = Last::of(&mut request);
         let (watch, limit, server) = (is_watch(&request), self.limit, Arc::clone(&self.server));
         let answer = self.inner.call(request);
         let whole = async move {
@@ -194,10 +209,11 @@ where
             Ok(Response::from_parts(head, body))
         };
         Box::pin(async move {
-            let late = |_| format!("the API server did not answer within {limit:?}").into();
-            let answer = timeout(limit, whole)
-                .await
-                .unwrap_or_else(|over| Err(late(over)));
+            let late = || format!("the API server did not answer within {limit:?}").into();
+            let answer = match timeout(limit, whole).await {
+                Ok(answer) => answer,
+                Err(_) => last.answer(limit).ok_or_else(late),
+            };
             answer.map_err(|error| Unanswered { server, error }.into())
         })
     }

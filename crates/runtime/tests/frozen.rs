@@ -69,6 +69,32 @@ async fn an_unanswered_request_ends_and_the_next_uses_a_new_connection() {
     }
 }
 
+const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
+
+/// A server that says that it is busy has answered.
+#[tokio::test]
+async fn the_last_answer_of_a_busy_server_is_the_result() {
+    let api: Api<Namespace> = Api::all(server(&[BUSY]).await);
+    let error = api.get("team-a").await.unwrap_err();
+    let kube::Error::Api(status) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(status.code, 429);
+    assert_eq!(
+        client::reason(&error),
+        "the API server answers 429 Too Many Requests, and did so for 200ms"
+    );
+}
+
+/// It ends the connection with its answer, as servers that shut down do.
+#[tokio::test]
+async fn a_server_that_was_busy_is_asked_again() {
+    const ONCE: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let api: Api<Namespace> = Api::all(server(&[ONCE, NAMESPACE]).await);
+    let found = api.get("team-a").await.unwrap();
+    assert_eq!(found.metadata.name.as_deref(), Some("team-a"));
+}
+
 #[tokio::test]
 async fn a_watch_that_does_not_start_ends() {
     let api: Api<Namespace> = Api::all(server(&[""]).await);
