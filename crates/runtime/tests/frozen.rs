@@ -89,7 +89,8 @@ async fn the_last_answer_of_a_busy_server_is_the_result() {
 /// It ends the connection with its answer, as servers that shut down do.
 #[tokio::test]
 async fn a_server_that_was_busy_is_asked_again() {
-    const ONCE: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    const ONCE: &str =
+        "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     let api: Api<Namespace> = Api::all(server(&[ONCE, NAMESPACE]).await);
     let found = api.get("team-a").await.unwrap();
     assert_eq!(found.metadata.name.as_deref(), Some("team-a"));
