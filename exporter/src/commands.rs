@@ -4,6 +4,7 @@ mod calibration;
 mod device_plugin;
 mod ingest;
 mod inspect;
+mod patience;
 mod place;
 mod record;
 mod serve;
@@ -107,8 +108,12 @@ fn read_and_warn(args: &SourceArgs) -> anyhow::Result<Reading> {
 /// not a failure.
 fn warn(warning: &str) {
     let warning = warning.replace(char::is_control, " ");
-    let line = format!("nvlink-exporter: warning: {warning}");
-    drop(writeln!(io::stderr(), "{line}"));
+    say(&format!("warning: {warning}"));
+}
+
+/// Prints a line about the command itself.
+fn say(line: &str) {
+    drop(writeln!(io::stderr(), "nvlink-exporter: {line}"));
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

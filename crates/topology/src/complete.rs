@@ -108,7 +108,10 @@ impl NodeTopologySpec {
 
     fn check_gpus(&self) -> Result<(), Invalid> {
         if self.gpus.len() > MAX_GPUS {
-            let reason = format!("{} GPUs; one node has at most {MAX_GPUS}", self.gpus.len());
+            let reason = format!(
+                "{} GPUs; one node has at most {MAX_GPUS}: describe each node of a rack on its own",
+                self.gpus.len()
+            );
             return Err(Invalid::new("spec.gpus", reason));
         }
         let (mut indices, mut uuids, mut addresses) =

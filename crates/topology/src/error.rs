@@ -86,6 +86,19 @@ pub enum NoPlacement {
         /// The pattern, which determines who must reach whom.
         pattern: Pattern,
     },
+    /// The search took as many steps as it may, without a placement and without a proof that there
+    /// is none.
+    #[error(
+        "the search for {asked} GPUs of one nvlink-domain took as many steps as it may and found \
+         no order with the NVLinks that {pattern} needs; there may be one. \
+         Request fewer GPUs, choose a simpler pattern, or allow PCIe with scope node"
+    )]
+    NotFound {
+        /// Requested GPUs.
+        asked: usize,
+        /// The pattern, which determines who must reach whom.
+        pattern: Pattern,
+    },
     /// The product of the shape's sizes differs from the number of requested GPUs.
     #[error("the shape {shape} needs {needs} GPUs, but {asked} were requested")]
     Shape {

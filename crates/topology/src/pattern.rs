@@ -95,7 +95,7 @@ pub struct UnknownWord {
     expected: &'static str,
 }
 
-const PATTERNS: &str = "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp)";
+const PATTERNS: &str = "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp; their product is at most 128, the most GPUs of one node)";
 const SCOPES: &str = "gpu, nvlink-domain, node, rack, zone or cluster";
 
 impl UnknownWord {

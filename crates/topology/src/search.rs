@@ -150,10 +150,13 @@ fn place_with(
 ) -> Result<Placement, NoPlacement> {
     check(graph, request)?;
     let regions = regions(graph, request)?;
-    let found = search(graph, request, &regions, share).ok_or(NoPlacement::OffNvlink {
-        asked: request.gpus,
-        pattern: request.pattern,
-    })?;
+    let Some(found) = search(graph, request, &regions, share) else {
+        let (asked, pattern) = (request.gpus, request.pattern);
+        return Err(match share.gave_up() {
+            true => NoPlacement::NotFound { asked, pattern },
+            false => NoPlacement::OffNvlink { asked, pattern },
+        });
+    };
     Ok(placement(graph, request, &found, share))
 }
 

@@ -1,9 +1,11 @@
 //! `place`.
 
-use anyhow::Context;
-use nvlink_topology::{BrokenGpus, Graph, NodeTopologySpec, Request};
+use anyhow::{Context, anyhow};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Graph, NextBest, NoPlacement, NodeTopologySpec, Placement, Request,
+};
 
-use super::{print, read_and_warn, warn};
+use super::{patience::patiently, print, read_and_warn, say, warn};
 use crate::{
     args::{PlaceArgs, PlaceFormat},
     output::{
@@ -11,6 +13,11 @@ use crate::{
         placement::{Broken, Explained},
     },
 };
+
+/// What to do for more GPUs than the node has.
+const SEVERAL_NODES: &str = "place chooses GPUs of one node. For a job over several nodes, also of \
+     one NVLink fabric, create one pod for each node; the webhook places them together as a gang, \
+     and kubectl nvlink preview shows what it makes of them";
 
 pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     let node = read_and_warn(&args.source)?.topology;
@@ -36,10 +43,13 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     };
     let broken: Vec<u32> = node.spec.broken_gpus().collect();
     let broken = graph.set(&broken)?;
-    let request =
-        nvlink_topology::sparing(&graph, &request, broken, args.broken).context("no placement")?;
-    let placement = nvlink_topology::place(&graph, &request)
-        .with_context(|| no_placement(args.broken, &node.spec, &free))?;
+    let searching =
+        || say("searching for the best GPUs; the search ends after a limited number of steps");
+    let found = patiently(searching, || search(args, &graph, &request, broken));
+    let (placement, next_best) = found.map_err(|reason| match reason {
+        NoPlacement::TooMany { .. } => anyhow!("no placement: {reason}: {SEVERAL_NODES}"),
+        reason => anyhow!("{}: {reason}", no_placement(args.broken, &node.spec, &free)),
+    })?;
     let broken = Broken::of(&node.spec, &free, &placement, args.broken);
     if args.broken != BrokenGpus::Ignore && !broken.used.is_empty() {
         let used = output::placement::faults(&broken.used);
@@ -47,10 +57,6 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
             "GPUs that are marked as broken are used: {used}; no placement has fewer of them"
         ));
     }
-    let next_best = match args.output {
-        PlaceFormat::Env => None,
-        _ => nvlink_topology::next_best(&graph, &request, &placement),
-    };
     let explained = Explained {
         placement: &placement,
         next_best: next_best.as_ref(),
@@ -62,6 +68,22 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
         PlaceFormat::Json => output::json(&explained)?,
         PlaceFormat::Env => output::environment::render(&placement),
     })
+}
+
+/// Returns the best placement, and the best one of other GPUs where the output shows it.
+fn search(
+    args: &PlaceArgs,
+    graph: &Graph,
+    request: &Request,
+    broken: GpuSet,
+) -> Result<(Placement, Option<NextBest>), NoPlacement> {
+    let request = nvlink_topology::sparing(graph, request, broken, args.broken)?;
+    let placement = nvlink_topology::place(graph, &request)?;
+    let next_best = match args.output {
+        PlaceFormat::Env => None,
+        _ => nvlink_topology::next_best(graph, &request, &placement),
+    };
+    Ok((placement, next_best))
 }
 
 /// Says that there is no placement, and whether broken GPUs may be the reason.

@@ -169,6 +169,9 @@ impl Gpus<'_> {
             NoPlacement::OffNvlink { asked, pattern } => Verdict::Fails(format!(
                 "no {asked} free GPUs of one NVLink domain have the links for {pattern}"
             )),
+            NoPlacement::NotFound { asked, pattern } => Verdict::Fails(format!(
+                "no {asked} free GPUs of one NVLink domain were found that have the links for {pattern}"
+            )),
             // The scheduler counted enough free GPUs, and no domain is demanded.
             _ if !demands_domain(job) => Verdict::Unknown,
             reason => Verdict::Fails(reason.to_string().replace(", ", "; ")),

@@ -6,17 +6,21 @@ use std::cell::Cell;
 ///
 /// It counts what the search does and never the time, so that it is the same on every machine.
 #[derive(Debug, Default)]
-pub struct Effort(Cell<u64>);
+pub struct Effort {
+    steps: Cell<u64>,
+    /// A search ended without a placement, because it had no steps left.
+    gave_up: Cell<bool>,
+}
 
 impl Effort {
     /// Returns the steps so far.
     #[must_use]
     pub fn spent(&self) -> u64 {
-        self.0.get()
+        self.steps.get()
     }
 
     fn spend(&self, steps: u64) {
-        self.0.set(self.0.get().saturating_add(steps));
+        self.steps.set(self.steps.get().saturating_add(steps));
     }
 }
 
@@ -40,6 +44,16 @@ impl<'a> Share<'a> {
             parts: self.parts.saturating_mul(parts.max(1)),
             ..self
         }
+    }
+
+    /// Notes that a search ended without a placement and without a proof that there is none.
+    pub(super) fn give_up(self) {
+        self.effort.gave_up.set(true);
+    }
+
+    /// Reports whether a search did.
+    pub(super) fn gave_up(self) -> bool {
+        self.effort.gave_up.get()
     }
 
     /// Counts steps.

@@ -77,14 +77,18 @@ pub(super) fn search(
     for set in sets {
         share.spend(each);
         let found = ordered(graph, request, set, share);
+        // Another order of the same GPUs may be allowed, and better.
+        proven &= found.as_ref().is_none_or(|found| found.exact);
         let Some(found) = found.filter(|found| allowed(graph, request, found)) else {
             continue;
         };
-        proven &= found.exact;
         let rank = Rank::of(graph, request, &found);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, found));
         }
+    }
+    if best.is_none() && !proven {
+        share.give_up();
     }
     let (_, mut found) = best?;
     found.exact = proven || at_floor(graph, request, region, &found);

@@ -54,6 +54,9 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
             best = Some((Best::new(instance, score, set), order));
         }
     }
+    if best.is_none() && to_first == 0 {
+        instance.share.give_up();
+    }
     let (_, order) = best?;
     Some(Found {
         order: instance.positions(&order),

@@ -182,7 +182,11 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
             }
         }
     }
-    let (_, tour) = best.filter(|(best, _)| !best.score.is_forbidden())?;
+    let best = best.filter(|(best, _)| !best.score.is_forbidden());
+    if best.is_none() && !proven {
+        instance.share.give_up();
+    }
+    let (_, tour) = best?;
     Some(Found {
         order: instance.positions(&tour.order),
         exact: proven,

@@ -276,14 +276,17 @@ const CONTRADICTIONS: [(&str, Change); 17] = [
     ("spec.gpus[0].links[1].index: duplicate link 0", |s| {
         s.gpus[0].links.as_mut().unwrap()[1].index = 0;
     }),
-    ("spec.gpus: 129 GPUs; one node has at most 128", |s| {
-        s.gpus = (0..129)
-            .map(|index| Gpu {
-                index,
-                ..Gpu::default()
-            })
-            .collect();
-    }),
+    (
+        "spec.gpus: 129 GPUs; one node has at most 128: describe each node of a rack on its own",
+        |s| {
+            s.gpus = (0..129)
+                .map(|index| Gpu {
+                    index,
+                    ..Gpu::default()
+                })
+                .collect();
+        },
+    ),
     (
         "spec.edges[0].a: a = 1, b = 0: a must be less than b",
         |s| {

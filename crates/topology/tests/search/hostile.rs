@@ -2,13 +2,13 @@
 //! search ends after a number of steps all the same.
 
 use nvlink_topology::{
-    BrokenGpus, GpuSet, Graph, Pattern, next_best, place,
+    BrokenGpus, GpuSet, Graph, NoPlacement, Pattern, Request, Scope, next_best, place,
     search::{Effort, place_sparing},
 };
 
 use super::{
     PATTERNS,
-    boards::{disorder, graph},
+    boards::{board, disorder, graph},
     request, shapes,
 };
 
@@ -65,4 +65,21 @@ fn what_is_not_proven_is_said_not_to_be() {
     let next = next_best(&graph, &request, &found).unwrap();
     assert!(!next.exact);
     assert!(next.cost >= found.cost);
+}
+
+/// "There is none" is said only with a proof: the search rather says that it gave up.
+#[test]
+fn what_is_not_found_is_not_ruled_out() {
+    let ring: Vec<_> = (0..64).map(|gpu| (gpu, (gpu + 1) % 64, 4)).collect();
+    let graph = graph(&board(64, 2, &ring));
+    let ask = |gpus, shape: &str| {
+        let pattern = shape.parse().unwrap();
+        let scope = Scope::NvlinkDomain;
+        let request = request(gpus, graph.all(), pattern);
+        (pattern, place(&graph, &Request { scope, ..request }))
+    };
+    let (pattern, found) = ask(64, "tp=8,dp=8");
+    assert_eq!(found, Err(NoPlacement::NotFound { asked: 64, pattern }));
+    let (_, found) = ask(2, "tp=2");
+    assert_eq!(found.unwrap().gpus.len(), 2);
 }

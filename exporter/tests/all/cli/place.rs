@@ -29,6 +29,32 @@ fn no_placement_is_status_1_with_the_reason() {
     }
 }
 
+/// A fabric of 576 GPUs is many nodes, and a node has at most 128 GPUs.
+#[test]
+fn more_gpus_than_a_node_has_are_a_job_over_several_nodes() {
+    for gpus in ["144", "576"] {
+        let place = ["place", "--source", "sim:gb200-nvl72", "--gpus", gpus];
+        let (status, error) = failure(&run(&place));
+        let expected =
+            format!("{gpus} GPUs requested, but there are only 4: place chooses GPUs of one node");
+        assert!(status == 1 && error.contains(&expected), "{error}");
+        assert!(error.contains("one pod for each node"), "{error}");
+    }
+    let shape = [
+        "place",
+        "--source",
+        "sim:gb200-nvl72",
+        "--gpus",
+        "4",
+        "--pattern",
+        "tp=4,pp=36",
+    ];
+    let output = run(&shape);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("their product is at most 128"), "{error}");
+}
+
 #[test]
 fn placements() {
     let place = |args: &[&str]| {
