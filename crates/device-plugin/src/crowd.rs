@@ -1,23 +1,19 @@
 //! The connections to one socket. Those without a call make room for new ones: a peer that opens many
 //! and says nothing must not keep the kubelet, or a device plugin, out.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
+    body::Body,
     extract::Request,
     middleware::{Next, from_fn},
     response::Response,
 };
-use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::sync::Notify;
 
 /// The connections, the oldest first.
@@ -62,7 +58,13 @@ impl Seat {
             let call = Call::begin(&seat);
             async move {
                 let answer: Response = next.run(request).await;
-                answer.map(|body| Body::new(Counted { body, _call: call }))
+                // The call ends with the body.
+                answer.map(|body| {
+                    Body::new(body.map_frame(move |frame| {
+                        let _not_ended = &call;
+                        frame
+                    }))
+                })
             }
         }))
     }
@@ -81,32 +83,6 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.0.calls.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The body of an answer, with which its call ends.
-struct Counted {
-    body: Body,
-    _call: Call,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
