@@ -16,7 +16,7 @@ use tokio::{net::TcpListener, runtime::Runtime};
 use crate::{
     assets, http, port,
     process::{Process, command},
-    workdir,
+    rules, workdir,
 };
 
 const START: Duration = Duration::from_secs(30);
@@ -38,10 +38,28 @@ impl Alertmanager {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start(receiver: &Receiver) -> Result<Self> {
-        let text = fs::read_to_string(CONFIGURATION).context(CONFIGURATION)?;
-        let mut config: Value = serde_saphyr::from_str(&text).context(CONFIGURATION)?;
-        redirect(&mut config, receiver);
+        let mut config = configuration()?;
+        redirect(&mut config, receiver, |_| true);
         hurry(&mut config["route"]);
+        Self::launch(&config)
+    }
+
+    /// Starts an Alertmanager with the project's routes and inhibitions, each wait of which is divided by
+    /// `factor`. All its receivers are `receiver`, and get what is resolved where they would.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn faster(receiver: &Receiver, factor: u32) -> Result<Self> {
+        let mut config = configuration()?;
+        // Alertmanager's default: all but mail.
+        redirect(&mut config, receiver, |kinds| {
+            kinds.get("email_configs").is_none()
+        });
+        divide(&mut config["route"], factor);
+        Self::launch(&config)
+    }
+
+    fn launch(config: &Value) -> Result<Self> {
         let directory = workdir::fresh("alertmanager")?;
         let file = directory.join("alertmanager.yml");
         // YAML is a superset of JSON.
@@ -64,10 +82,17 @@ impl Alertmanager {
     /// # Errors
     /// When it is refused.
     pub fn raise(&self, labels: &Value) -> Result<()> {
-        let alerts = json!([{"labels": labels}]);
+        self.post(&json!([{"labels": labels}]))
+    }
+
+    /// Sends alerts in the form of Alertmanager's API.
+    ///
+    /// # Errors
+    /// When they are refused.
+    pub fn post(&self, alerts: &Value) -> Result<()> {
         let url = format!("http://{}/api/v2/alerts", self.address);
         let answer = http::send("POST", &url, &alerts.to_string())?;
-        ensure!(answer.status == 200, "{labels}: {}", answer.body);
+        ensure!(answer.status == 200, "{alerts}: {}", answer.body);
         Ok(())
     }
 
@@ -87,13 +112,32 @@ impl Alertmanager {
     }
 }
 
-/// Replaces what each receiver of the configuration notifies.
-fn redirect(config: &mut Value, to: &Receiver) {
+fn configuration() -> Result<Value> {
+    let text = fs::read_to_string(CONFIGURATION).context(CONFIGURATION)?;
+    serde_saphyr::from_str(&text).context(CONFIGURATION)
+}
+
+/// Replaces what each receiver of the configuration notifies. `resolved` says of a receiver whether it is
+/// told what is resolved.
+fn redirect(config: &mut Value, to: &Receiver, resolved: impl Fn(&Value) -> bool) {
     for receiver in config["receivers"].as_array_mut().into_iter().flatten() {
         let name = receiver["name"].as_str().unwrap_or_default();
         let url = format!("{}/{name}", to.url);
-        let hook = json!({"url": url, "send_resolved": true});
+        let hook = json!({"url": url, "send_resolved": resolved(receiver)});
         *receiver = json!({"name": name, "webhook_configs": [hook]});
+    }
+}
+
+/// Divides the waits of a route and of those below it.
+fn divide(route: &mut Value, factor: u32) {
+    for key in ["group_wait", "group_interval", "repeat_interval"] {
+        let wait = route.get(key).and_then(Value::as_str);
+        if let Some(wait) = wait.and_then(|wait| rules::scaled(wait, factor)) {
+            route[key] = wait.into();
+        }
+    }
+    for below in route["routes"].as_array_mut().into_iter().flatten() {
+        divide(below, factor);
     }
 }
 
@@ -129,17 +173,25 @@ impl Notification {
     }
 }
 
-/// The body that Alertmanager posts.
-#[derive(Deserialize)]
-struct Body {
-    alerts: Vec<Notification>,
+/// What Alertmanager posts at once: the news of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Message {
+    /// `firing`, or `resolved` if all alerts are.
+    pub status: String,
+    /// The labels that the alerts of the group share.
+    pub group_labels: BTreeMap<String, String>,
+    pub alerts: Vec<Notification>,
+    /// The receiver of the configuration.
+    #[serde(skip)]
+    pub receiver: String,
 }
 
 /// Accepts and keeps notifications. It ends when dropped.
 #[derive(Debug)]
 pub struct Receiver {
     url: String,
-    received: Arc<Mutex<Vec<Notification>>>,
+    received: Arc<Mutex<Vec<Message>>>,
     _server: Runtime,
 }
 
@@ -155,20 +207,20 @@ impl Receiver {
             .build()?;
         let listener = server.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let url = format!("http://{}", listener.local_addr()?);
-        let received = Arc::<Mutex<Vec<Notification>>>::default();
+        let received = Arc::<Mutex<Vec<Message>>>::default();
         let inbox = Arc::clone(&received);
         let take = move |Path(receiver): Path<String>, body: Bytes| {
             let inbox = Arc::clone(&inbox);
             async move {
-                let Ok(Body { alerts }) = serde_json::from_slice(&body) else {
+                let Ok(mut message) = serde_json::from_slice::<Message>(&body) else {
                     return StatusCode::BAD_REQUEST;
                 };
-                let alerts = alerts.into_iter().map(|alert| Notification {
-                    receiver: receiver.clone(),
-                    ..alert
-                });
+                for alert in &mut message.alerts {
+                    alert.receiver.clone_from(&receiver);
+                }
+                message.receiver = receiver;
                 let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
-                inbox.extend(alerts);
+                inbox.push(message);
                 StatusCode::OK
             }
         };
@@ -184,6 +236,13 @@ impl Receiver {
     /// Returns all alerts that were delivered so far, each as often as it was delivered.
     #[must_use]
     pub fn received(&self) -> Vec<Notification> {
+        let messages = self.messages().into_iter();
+        messages.flat_map(|message| message.alerts).collect()
+    }
+
+    /// Returns all messages that were delivered so far.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message> {
         let received = self.received.lock();
         received.unwrap_or_else(PoisonError::into_inner).clone()
     }

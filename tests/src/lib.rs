@@ -43,7 +43,7 @@ mod wait;
 pub mod webhook;
 pub mod workdir;
 
-pub use alertmanager::{Alertmanager, Notification, Receiver};
+pub use alertmanager::{Alertmanager, Message, Notification, Receiver};
 pub use balancer::{Backend, Balancer};
 pub use browser::Browser;
 pub use controlplane::ControlPlane;

@@ -158,7 +158,7 @@ fn shorten(expr: &str, factor: u32) -> String {
 }
 
 /// Divides a duration such as `1h30m`, if it is one.
-fn scaled(text: &str, factor: u32) -> Option<String> {
+pub(crate) fn scaled(text: &str, factor: u32) -> Option<String> {
     let mut rest = text;
     let mut milliseconds = 0;
     while !rest.is_empty() {

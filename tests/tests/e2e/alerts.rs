@@ -4,6 +4,7 @@
 mod collectives;
 mod covered;
 mod devices;
+mod fleet;
 mod inhibition;
 mod live;
 mod speed;
