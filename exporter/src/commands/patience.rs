@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// Nobody wonders about a command before this time.
+/// What ends sooner needs no explanation.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Does `work`, and calls `say` once if that takes longer than two seconds.
