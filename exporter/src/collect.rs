@@ -3,7 +3,7 @@
 use std::{
     sync::Arc,
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use nvlink_runtime::supervise::{Supervisor, Weight};
@@ -47,7 +47,7 @@ fn read(
         Ok(mut reading) => {
             memory.remotes.observe(&reading);
             memory.remotes.complete(&mut reading);
-            memory.xids.observe(&reading, SystemTime::now());
+            memory.xids.observe(&reading, finished);
             memory.marks.observe(&mut reading);
             let error = unread(&reading.unread);
             (Some(reading), error)

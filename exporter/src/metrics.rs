@@ -78,7 +78,12 @@ impl Collector for Scrape {
                 domain::write(&mut out, &data.topology, status.as_ref(), uncertain)?;
             }
             let xids = snapshot.map(|one| &one.xids);
-            fabric::write(&mut out, data, xids.unwrap_or(&XidTimes::default()))?;
+            fabric::write(
+                &mut out,
+                data,
+                xids.unwrap_or(&XidTimes::default()),
+                view.clock,
+            )?;
             let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);
             placement::write(&mut out, &data.topology.spec, judged.unwrap_or_default())?;
         }

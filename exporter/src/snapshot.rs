@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -194,6 +194,10 @@ impl Latest {
                 .reading()
                 .map(|since| now.saturating_duration_since(since)),
             since_start: now.saturating_duration_since(self.start),
+            clock: Clock {
+                now,
+                wall: SystemTime::now(),
+            },
             statistics: self.statistics.clone(),
         }
     }
@@ -252,8 +256,28 @@ pub struct View {
     pub silent: Option<Duration>,
     /// Time since the exporter started to collect.
     pub since_start: Duration,
+    /// The time of this state.
+    pub clock: Clock,
     /// Statistics of the process about itself.
     pub statistics: Statistics,
+}
+
+/// One point in time, by two clocks. Times are kept by the one that nobody sets, and are shown by
+/// the other: one that was wrong at boot and was set later leaves no wrong times behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    pub now: Instant,
+    pub wall: SystemTime,
+}
+
+impl Clock {
+    /// Returns the Unix time of `at` in whole seconds; `None` before 1970.
+    #[must_use]
+    pub fn unix(self, at: Instant) -> Option<u64> {
+        let wall = self.wall.duration_since(UNIX_EPOCH).ok()?;
+        let ago = self.now.saturating_duration_since(at);
+        Some(wall.checked_sub(ago)?.as_secs_f64().round() as u64)
+    }
 }
 
 impl View {

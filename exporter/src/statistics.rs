@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
+    time::Instant,
 };
 
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
@@ -29,7 +29,7 @@ pub struct Publishing(Arc<Mutex<Published>>);
 
 #[derive(Debug, Default)]
 struct Published {
-    at: Option<SystemTime>,
+    at: Option<Instant>,
     failures: [u64; Failure::ALL.len()],
 }
 
@@ -69,7 +69,7 @@ impl Publishing {
 
     /// Records that the cluster is up to date now.
     pub fn succeeded(&self) {
-        self.state().at = Some(SystemTime::now());
+        self.state().at = Some(Instant::now());
     }
 
     /// Records that publishing failed.
@@ -79,7 +79,7 @@ impl Publishing {
 
     /// Returns when the cluster was last seen to be up to date.
     #[must_use]
-    pub fn last_success(&self) -> Option<SystemTime> {
+    pub fn last_success(&self) -> Option<Instant> {
         self.state().at
     }
 

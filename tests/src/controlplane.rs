@@ -309,9 +309,7 @@ impl ControlPlane {
     /// # Errors
     /// When the kubeconfig is not accepted.
     pub async fn client(&self) -> Result<kube::Client> {
-        let file = kube::config::Kubeconfig::read_from(self.kubeconfig())?;
-        let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await?;
-        Ok(kube::Client::try_from(config)?)
+        kubeconfig::client(self.kubeconfig()).await
     }
 
     /// Creates a namespace, waits until it is ready for pods, and returns kubectl for it.

@@ -52,3 +52,10 @@ pub(crate) fn write(path: &Path, server: &Server<'_>, user: User<'_>) -> Result<
     let text = serde_json::to_string_pretty(&config)?;
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
+
+/// Returns a client with the server and the rights of a kubeconfig.
+pub(crate) async fn client(path: &Path) -> Result<kube::Client> {
+    let file = kube::config::Kubeconfig::read_from(path)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}

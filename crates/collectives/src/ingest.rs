@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, bail};
@@ -257,7 +257,7 @@ impl Follower {
     /// # Errors
     /// When the directory cannot be read, or the runs cannot be kept.
     pub fn look(&mut self) -> anyhow::Result<()> {
-        for found in self.watched.look(SystemTime::now())? {
+        for found in self.watched.look(Instant::now(), SystemTime::now())? {
             let name = found.path.display().to_string();
             if let Some(problem) = &found.problem {
                 tracing::warn!(file = name, "{problem}");

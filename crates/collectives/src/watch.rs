@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use super::{
@@ -29,6 +29,8 @@ pub struct Watched {
 #[derive(Debug)]
 struct Seen {
     version: Version,
+    /// Since when it is as it is, by the clock that nobody sets.
+    since: Instant,
     /// Whether all of it was read; else its last run had no end yet.
     whole: bool,
 }
@@ -65,22 +67,35 @@ impl Watched {
     /// Inspector writes, which never has an end. Runs that were returned before are returned
     /// again when their file grows or is written again.
     ///
+    /// It is `now`, and `wall` by the clock that files are dated by. That one may be set, or be
+    /// another machine's, so it counts only for the age of a file that is new here.
+    ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn look(&mut self, now: SystemTime) -> io::Result<Vec<Found>> {
+    pub fn look(&mut self, now: Instant, wall: SystemTime) -> io::Result<Vec<Found>> {
         let there = files(&self.directory)?;
         let paths: BTreeSet<&PathBuf> = there.iter().map(|(path, _)| path).collect();
         self.seen.retain(|path, _| paths.contains(path));
         let mut found = Vec::new();
         for (path, version) in there {
-            let age = now.duration_since(version.modified).unwrap_or_default();
-            let settled = age >= self.settle;
-            let seen = self.seen.get(&path).filter(|seen| seen.version == version);
+            let before = self.seen.get(&path);
+            let seen = before.filter(|seen| seen.version == version);
+            let age = || wall.duration_since(version.modified).unwrap_or_default();
+            let settled = match seen {
+                Some(seen) => now.saturating_duration_since(seen.since) >= self.settle,
+                None => before.is_none() && age() >= self.settle,
+            };
             if seen.is_some_and(|seen| seen.whole || !settled) {
                 continue;
             }
+            let since = seen.map_or(now, |seen| seen.since);
             let (whole, one) = read(path.clone(), version, settled);
-            self.seen.insert(path, Seen { version, whole });
+            let seen = Seen {
+                version,
+                since,
+                whole,
+            };
+            self.seen.insert(path, seen);
             if !one.runs.is_empty() || one.problem.is_some() {
                 found.push(one);
             }

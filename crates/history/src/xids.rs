@@ -1,25 +1,26 @@
 //! When each GPU last had each XID. The driver counts them; an old count is no news.
 
-use std::{collections::BTreeMap, time::SystemTime};
+use std::{collections::BTreeMap, time::Instant};
 
 use nvlink_source::Reading;
 
 use crate::Key;
 
-/// The XIDs of all GPUs, with their counts and the time at which the count last changed.
+/// The XIDs of all GPUs, with their counts and the time at which the count last changed. It is not the
+/// time of day, which is wrong until a clock that was wrong at boot is set.
 #[derive(Clone, Debug, Default)]
 pub struct XidTimes(BTreeMap<(Key, u64), Seen>);
 
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     count: u64,
-    at: SystemTime,
+    at: Instant,
 }
 
 impl XidTimes {
     /// Takes a reading of the time `now` into account. What it does not tell of is kept: a GPU that is
     /// lost, or cannot be asked now, had its XIDs nevertheless.
-    pub fn observe(&mut self, reading: &Reading, now: SystemTime) {
+    pub fn observe(&mut self, reading: &Reading, now: Instant) {
         let gpus = &reading.topology.spec.gpus;
         for health in &reading.health {
             let Some(xids) = &health.xids else { continue };
@@ -36,7 +37,7 @@ impl XidTimes {
         }
     }
 
-    fn count(&mut self, key: &Key, xids: &[(u64, u64)], now: SystemTime) {
+    fn count(&mut self, key: &Key, xids: &[(u64, u64)], now: Instant) {
         for &(xid, count) in xids.iter().filter(|(_, count)| *count > 0) {
             let seen = self.0.entry((key.clone(), xid));
             let seen = seen.or_insert(Seen { count, at: now });
@@ -48,7 +49,7 @@ impl XidTimes {
 
     /// Returns when a GPU last had an XID; `None` if it had none.
     #[must_use]
-    pub fn at(&self, gpu: &Key, xid: u64) -> Option<SystemTime> {
+    pub fn at(&self, gpu: &Key, xid: u64) -> Option<Instant> {
         self.0.get(&(gpu.clone(), xid)).map(|seen| seen.at)
     }
 }
@@ -73,7 +74,8 @@ mod tests {
     #[test]
     fn the_time_is_that_of_the_last_one() {
         let mut times = XidTimes::default();
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
         let key = Key::new(0, Some("GPU-0"));
         let mut seen = |reading: &Reading, seconds: u64| {
             times.observe(reading, at(seconds));

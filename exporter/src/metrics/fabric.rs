@@ -1,6 +1,6 @@
 //! Health of the GPUs and of their fabric.
 
-use std::{fmt, time::SystemTime};
+use std::fmt;
 
 use nvlink_history::{Key, xids::XidTimes};
 use nvlink_source::{FabricState, GpuHealth, Reading};
@@ -13,8 +13,14 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
+use crate::snapshot::Clock;
 
-pub(super) fn write(out: &mut Writer<'_>, data: &Reading, times: &XidTimes) -> fmt::Result {
+pub(super) fn write(
+    out: &mut Writer<'_>,
+    data: &Reading,
+    times: &XidTimes,
+    clock: Clock,
+) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));
     let states = fabrics().flat_map(|([gpu, uuid], fabric)| {
         FabricState::iter().map(move |state| {
@@ -31,7 +37,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading, times: &XidTimes) -> f
     });
     out.write(&families::FABRIC_HEALTH, conditions)?;
     verdicts(out, data)?;
-    xids(out, data, times)
+    xids(out, data, times, clock)
 }
 
 /// Writes what the driver says of the GPUs.
@@ -55,15 +61,14 @@ fn verdicts(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
 
 /// Writes the XIDs, which come from the driver's events. A lost GPU keeps its
 /// XIDs: they often show why it was lost.
-fn xids(out: &mut Writer<'_>, data: &Reading, times: &XidTimes) -> fmt::Result {
+fn xids(out: &mut Writer<'_>, data: &Reading, times: &XidTimes, clock: Clock) -> fmt::Result {
     out.write(
         &families::XID_ERRORS,
         counted(data).map(|one| (one.labels, Value::Whole(one.count))),
     )?;
     let times = counted(data).filter_map(|one| {
-        let at = times.at(&one.key, one.xid)?;
-        let at = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        Some((one.labels, Value::Real(at.as_secs_f64())))
+        let at = clock.unix(times.at(&one.key, one.xid)?)?;
+        Some((one.labels, Value::Whole(at)))
     });
     out.write(&families::XID_TIMESTAMP, times)
 }

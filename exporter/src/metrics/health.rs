@@ -1,9 +1,6 @@
 //! The exporter itself.
 
-use std::{
-    fmt,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::{fmt, time::Duration};
 
 use nvlink_topology::{Source, SourceKind};
 
@@ -12,10 +9,7 @@ use super::{
     family::{Label, Value},
     writer::Writer,
 };
-use crate::{
-    snapshot::View,
-    statistics::{Failure, Statistics},
-};
+use crate::{snapshot::View, statistics::Failure};
 
 pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let collectors = collectors(view);
@@ -33,7 +27,7 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     out.write(&families::SNAPSHOT_AGE, age)?;
     let released = Value::Whole(view.is_released().into());
     out.write(&families::SOURCE_RELEASED, [([], released)])?;
-    work(out, &view.statistics)?;
+    work(out, view)?;
     let source = source(view);
     let source = source.as_ref().map(|(kind, from)| {
         let labels = [kind.as_str().into(), Label::Text(from)];
@@ -60,11 +54,12 @@ fn source(view: &View) -> Option<(SourceKind, String)> {
 }
 
 /// Writes the process's statistics about itself.
-fn work(out: &mut Writer<'_>, statistics: &Statistics) -> fmt::Result {
+fn work(out: &mut Writer<'_>, view: &View) -> fmt::Result {
+    let statistics = &view.statistics;
     let publishing = &statistics.publishing;
     let published = publishing.iter().filter_map(|(what, one)| {
-        let at = one.last_success()?.duration_since(UNIX_EPOCH).ok()?;
-        Some(([(*what).into()], Value::Real(at.as_secs_f64())))
+        let at = view.clock.unix(one.last_success()?)?;
+        Some(([(*what).into()], Value::Whole(at)))
     });
     out.write(&families::PUBLISHED_AT, published)?;
     let failures = publishing.iter().flat_map(|(what, one)| {

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     fmt::Write,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crate::support::{PAIRS, broken, golden, reading, snapshot};
@@ -28,7 +28,10 @@ fn view(snapshot: Snapshot, placements: Option<Placements>) -> View {
     if let Some(placements) = placements {
         latest.place(placements);
     }
-    latest.view(finished + Duration::from_millis(1500))
+    let mut view = latest.view(finished + Duration::from_millis(1500));
+    // 2026-08-01T10:00:01.5Z
+    view.clock.wall = SystemTime::UNIX_EPOCH + Duration::from_millis(1_785_578_401_500);
+    view
 }
 
 fn metrics(source: &str, reading: nvlink_source::Reading) -> String {
@@ -82,6 +85,24 @@ fn a_node_with_faults_and_jobs() {
     let text = metrics::render(&troubled(), Groups::ALL).unwrap();
     crate::scrape::read(&text);
     golden("metrics/node.prom", &text);
+}
+
+/// What happened before the clock was set has the right time after it, in both directions.
+#[test]
+fn times_follow_a_clock_that_is_set() {
+    let mut view = troubled();
+    let time = |view: &View| {
+        let text = metrics::render(view, Groups::ALL).unwrap();
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with("nvlink_xid_timestamp_seconds{"));
+        let value = line.unwrap().rsplit(' ').next().unwrap();
+        value.parse::<u64>().unwrap()
+    };
+    let before = time(&view);
+    view.clock.wall += Duration::from_secs(5 * 3600);
+    assert_eq!(time(&view), before + 5 * 3600);
+    view.clock.wall -= Duration::from_secs(8 * 3600);
+    assert_eq!(time(&view), before - 3 * 3600);
 }
 
 #[test]

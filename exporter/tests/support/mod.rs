@@ -5,7 +5,7 @@
 use std::{
     fs,
     path::PathBuf,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use nvlink_exporter::snapshot::{Health, Snapshot};
@@ -68,11 +68,7 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     let totals = totals.observe(&reading, finished + (now - then));
     remotes.observe(&reading);
     let mut xids = XidTimes::default();
-    // 2026-08-01T10:00:00Z
-    xids.observe(
-        &reading,
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_785_578_400),
-    );
+    xids.observe(&reading, finished);
     Snapshot {
         loads,
         totals,

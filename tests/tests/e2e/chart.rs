@@ -4,6 +4,7 @@
 //! runs one test at a time.
 
 mod drain;
+mod faults;
 mod files;
 mod lifecycle;
 mod node;

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::PostParams};
-use nvlink_tests::{SlowApi, Webhook, wait_until};
+use nvlink_tests::{FaultyApi, Webhook, wait_until};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ fn peak(process: u32) -> u64 {
 
 /// Starts a webhook that uses the slow API server, and registers it for the pods of the
 /// namespace only.
-fn registered(slow: &SlowApi) -> Webhook {
+fn registered(slow: &FaultyApi) -> Webhook {
     let webhook = Webhook::start(&slow.kubeconfig).unwrap();
     let mut own = registration(&webhook).unwrap();
     own["metadata"]["name"] = json!(NAMESPACE);
@@ -83,7 +83,7 @@ fn a_slow_api_server_refuses_nobody() {
     let kubectl = control_plane()
         .namespace(NAMESPACE, &json!({"webhook": "off"}), &json!({}))
         .unwrap();
-    let slow = SlowApi::start(control_plane()).unwrap();
+    let slow = FaultyApi::start(control_plane()).unwrap();
     let webhook = registered(&slow);
     let mut named = gpu_pod("named", 1);
     named["metadata"]["annotations"] = json!({"nvlink-domains.io/class": NAMESPACE});

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::Path,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nvlink_collectives::{
@@ -20,7 +20,11 @@ const SETTLE: Duration = Duration::from_secs(600);
 struct Scene {
     directory: tempfile::TempDir,
     watched: Watched,
-    now: SystemTime,
+    start: Instant,
+    /// The time since the start.
+    passed: Duration,
+    /// What the clock showed at the start, as it is set now.
+    clock: SystemTime,
 }
 
 impl Scene {
@@ -29,7 +33,9 @@ impl Scene {
         Self {
             watched: Watched::new(directory.path().to_owned(), SETTLE),
             directory,
-            now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
+            start: Instant::now(),
+            passed: Duration::ZERO,
+            clock: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
         }
     }
 
@@ -37,12 +43,14 @@ impl Scene {
     fn write(&self, name: &str, text: &str) {
         let path = self.directory.path().join(name);
         fs::write(&path, text).unwrap();
-        File::open(path).unwrap().set_modified(self.now).unwrap();
+        let now = self.clock + self.passed;
+        File::open(path).unwrap().set_modified(now).unwrap();
     }
 
     fn look(&mut self) -> Vec<Found> {
-        self.now += Duration::from_secs(5);
-        self.watched.look(self.now).unwrap()
+        self.passed += Duration::from_secs(5);
+        let (now, wall) = (self.start + self.passed, self.clock + self.passed);
+        self.watched.look(now, wall).unwrap()
     }
 
     /// Returns for each file its name, and the rows of its runs.
@@ -93,7 +101,7 @@ fn a_test_without_an_end_fails_when_its_file_has_settled() {
     scene.write("cut.txt", &(test.head() + &test.table()));
     scene.write("other.txt", "nothing of interest\n");
     assert!(scene.look().is_empty());
-    scene.now += SETTLE;
+    scene.passed += SETTLE;
     let found = scene.look();
     let [cut, other] = &found[..] else {
         panic!("{found:?}")
@@ -105,6 +113,25 @@ fn a_test_without_an_end_fails_when_its_file_has_settled() {
     );
     assert!(other.problem.as_ref().unwrap().starts_with("nothing found"));
     assert!(scene.look().is_empty(), "each is reported once");
+}
+
+/// A node boots with a wrong clock, which is set later; or another machine writes the file.
+#[test]
+fn a_clock_that_is_set_ends_no_test_and_keeps_none_open() {
+    const HOURS: Duration = Duration::from_secs(5 * 3600);
+    let test = Test::all_reduce(8, 200.0);
+    for forward in [true, false] {
+        let mut scene = Scene::new();
+        scene.write("cut.txt", &(test.head() + &test.table()));
+        assert!(scene.look().is_empty());
+        match forward {
+            true => scene.clock += HOURS,
+            false => scene.clock -= HOURS,
+        }
+        assert!(scene.look().is_empty(), "the test runs: {forward}");
+        scene.passed += SETTLE;
+        assert_eq!(scene.rows(), [("cut.txt".to_owned(), vec![4])], "{forward}");
+    }
 }
 
 #[test]
@@ -148,7 +175,7 @@ fn counts(contents: &[&str]) -> Vec<(u64, u64)> {
         scene.write("result", text);
         for settled in [false, true] {
             if settled {
-                scene.now += SETTLE;
+                scene.passed += SETTLE;
             }
             for found in scene.look() {
                 for (index, run) in (0..).zip(found.runs) {
@@ -197,7 +224,7 @@ fn a_job_that_nccl_inspector_measures_counts_once_when_its_file_has_settled() {
         scene.write("nccl_inspector_metrics_a.prom", &text(gbps));
         assert!(scene.look().is_empty(), "the job runs");
     }
-    scene.now += SETTLE;
+    scene.passed += SETTLE;
     let found = scene.look();
     let level = found[0].runs[0].level(SizeClass::Large).unwrap();
     assert_eq!(level.bytes_per_second, 309_000_000_000);

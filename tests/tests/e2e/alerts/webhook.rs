@@ -15,7 +15,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use nvlink_tests::{
-    ControlPlane, Kubectl, Node, Replica, SlowApi, Webhook,
+    ControlPlane, FaultyApi, Kubectl, Node, Replica, Webhook,
     certificates::{Authority, ServerFiles},
     node, port,
     programs::{self, WEBHOOK},
@@ -272,7 +272,7 @@ struct Site {
     replicas: Targets,
     keeper: Keeper,
     webhook: Webhook,
-    slow: SlowApi,
+    slow: FaultyApi,
     cluster: ControlPlane,
 }
 
@@ -284,7 +284,7 @@ impl Site {
         apply_policies(kubectl);
         allow(kubectl);
         cluster.namespace(CLASS, &json!({}), &json!({})).unwrap();
-        let slow = SlowApi::start(&cluster).unwrap();
+        let slow = FaultyApi::start(&cluster).unwrap();
         let webhook = Webhook::start(&slow.kubeconfig).unwrap();
         register(kubectl, &webhook, &webhook.url);
         let keeper = Keeper::start(&cluster);

@@ -1,7 +1,7 @@
 //! The API server's clock is set while pods wait: nobody has waited longer because of it.
 
 use nvlink_tests::{
-    SlowApi,
+    FaultyApi,
     programs::{self, WEBHOOK},
     wait_until,
 };
@@ -21,7 +21,7 @@ fn a_clock_that_is_set_rejects_nobody() {
     let stage = Stage::start(&["n1"], "5m");
     let ledger = Ledger::open(&stage.plane);
     let team = Team::new(&stage.plane);
-    let api = SlowApi::start(&stage.plane).unwrap();
+    let api = FaultyApi::start(&stage.plane).unwrap();
     let program = programs::path(WEBHOOK).unwrap();
     let leader = stage.leader_of(&program, &api.kubeconfig);
     let bound = |name: &str| {

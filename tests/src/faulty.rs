@@ -1,11 +1,11 @@
-//! An API server that answers access reviews late, or whose clock is wrong. It forwards everything
-//! else to the real one.
+//! An API server that answers late or wrongly, or whose clock is wrong. It forwards everything else
+//! to the real one.
 
 use std::{
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -31,36 +31,57 @@ use crate::{
 /// The delay of late answers, longer than any client waits.
 const LATE: Duration = Duration::from_secs(60);
 
-/// A running slow API server. It ends when dropped.
+/// A running faulty API server. It ends when dropped.
 #[derive(Debug)]
-pub struct SlowApi {
-    /// The kubeconfig file for it, with the administrator's rights.
+pub struct FaultyApi {
+    /// The kubeconfig file for it.
     pub kubeconfig: PathBuf,
-    state: Arc<Reviews>,
+    state: Arc<Faults>,
     _runtime: Runtime,
 }
 
+/// What it answers instead of the real one.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrong {
+    /// To which requests; `None` to all.
+    pub method: Option<&'static str>,
+    pub status: u16,
+    pub body: &'static str,
+}
+
 #[derive(Debug, Default)]
-struct Reviews {
-    /// Milliseconds.
+struct Faults {
+    /// The delay of access reviews, milliseconds.
     delay: AtomicU64,
+    /// Access faults.
     asked: AtomicUsize,
+    wrong: Mutex<Option<Wrong>>,
+    /// Requests that were answered wrongly.
+    wronged: AtomicUsize,
     /// How far the clock is ahead, seconds.
     ahead: AtomicI64,
 }
 
-impl SlowApi {
-    /// Starts one in front of `control_plane`. It is not late yet.
+impl FaultyApi {
+    /// Starts one in front of `control_plane`, with the administrator's rights. It has no fault yet.
     ///
     /// # Errors
     /// When it cannot listen, or cannot create a client.
     pub fn start(control_plane: &ControlPlane) -> Result<Self> {
+        Self::start_as(control_plane, control_plane.kubeconfig())
+    }
+
+    /// Does the same with the rights of another kubeconfig.
+    ///
+    /// # Errors
+    /// As [`FaultyApi::start`].
+    pub fn start_as(control_plane: &ControlPlane, kubeconfig: &Path) -> Result<Self> {
         let runtime = Runtime::new()?;
-        let client = runtime.block_on(control_plane.client())?;
+        let client = runtime.block_on(kubeconfig::client(kubeconfig))?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen")?;
         let address: SocketAddr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let state = Arc::<Reviews>::default();
+        let state = Arc::<Faults>::default();
         let router = Router::new()
             .fallback(pass)
             .with_state((Arc::clone(&state), client));
@@ -103,6 +124,18 @@ impl SlowApi {
         self.state.ahead.store(seconds, Ordering::Relaxed);
     }
 
+    /// Sets what it answers instead of the real one from now on, and counts these answers anew.
+    pub fn set_wrong(&self, wrong: Option<Wrong>) {
+        *self.state.wrong() = wrong;
+        self.state.wronged.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests that were answered wrongly since the last [`Self::set_wrong`].
+    #[must_use]
+    pub fn wronged(&self) -> usize {
+        self.state.wronged.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of access reviews that it received.
     #[must_use]
     pub fn asked(&self) -> usize {
@@ -110,18 +143,41 @@ impl SlowApi {
     }
 }
 
+impl Faults {
+    fn wrong(&self) -> MutexGuard<'_, Option<Wrong>> {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the wrong answer to a request, if it gets one.
+    fn answer(&self, request: &Request) -> Option<Response> {
+        let wrong = (*self.wrong())?;
+        if wrong
+            .method
+            .is_some_and(|method| request.method() != method)
+        {
+            return None;
+        }
+        self.wronged.fetch_add(1, Ordering::Relaxed);
+        let status = StatusCode::from_u16(wrong.status).ok()?;
+        Some((status, wrong.body).into_response())
+    }
+}
+
 async fn pass(
-    State((reviews, client)): State<(Arc<Reviews>, kube::Client)>,
+    State((faults, client)): State<(Arc<Faults>, kube::Client)>,
     request: Request,
 ) -> Response {
     if request.uri().path().ends_with("/subjectaccessreviews") {
-        reviews.asked.fetch_add(1, Ordering::Relaxed);
-        let delay = reviews.delay.load(Ordering::Relaxed);
+        faults.asked.fetch_add(1, Ordering::Relaxed);
+        let delay = faults.delay.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(delay)).await;
+    }
+    if let Some(wrong) = faults.answer(&request) {
+        return wrong;
     }
     match forward(client, request).await {
         Ok(mut response) => {
-            let ahead = reviews.ahead.load(Ordering::Relaxed);
+            let ahead = faults.ahead.load(Ordering::Relaxed);
             if let Some(date) = response.headers_mut().get_mut(header::DATE)
                 && ahead != 0
                 && let Some(other) = shifted(date, ahead)
