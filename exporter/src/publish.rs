@@ -146,7 +146,11 @@ impl Publisher {
             node: node::apply_own(&self.client, &node, topology).await?,
             aliases: node::apply_aliases(&self.client, &node, aliases.unwrap_or_default()).await?,
             object: false,
-            taints: false,
+            // Before the object, which a cluster with an older CRD refuses.
+            taints: self
+                .taints
+                .apply(&self.client, &node, &topology.spec)
+                .await?,
         };
         match object::apply(&self.client, &node, topology, &self.record).await? {
             object::Outcome::NoCrd if !self.crd_missing => {
@@ -162,11 +166,10 @@ impl Publisher {
                 written.object = true;
             }
         }
-        let wrote = written != Written::default();
-        written.taints = self
-            .taints
-            .apply(&self.client, &node, &topology.spec)
-            .await?;
+        let wrote = Written {
+            taints: false,
+            ..written
+        } != Written::default();
         if let Some(times) = self.rivals.look(&topology.spec, wrote) {
             tracing::warn!(
                 node = self.node,
@@ -186,6 +189,10 @@ fn advice(error: &kube::Error) -> &'static str {
         kube::Error::Api(status) if status.message.contains("ValidatingAdmissionPolicy") => "",
         kube::Error::Api(status) if status.code == 403 => {
             "; grant the rights in the chart's templates/exporter/rbac.yaml"
+        }
+        kube::Error::Api(status) if status.message.contains("field not declared in schema") => {
+            "; the CRD in the cluster is older than this program: run `helm upgrade`, or \
+             `nvlink-webhook crds | kubectl apply --server-side --force-conflicts -f -`"
         }
         _ => "",
     }

@@ -138,7 +138,11 @@ pub fn with(mut config: Config, limits: Limits) -> kube::Result<Client> {
 pub fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
+        // Nothing of Kubernetes is in the answer: kube then says that it cannot parse it.
+        kube::Error::Api(status) => format!("the API server answers {}", status.code),
+        kube::Error::SerdeError(error) => format!(
+            "something other than the API server answered, or its answer was cut off: {error}"
+        ),
         kube::Error::Service(error) => causes(&**error),
         // The user can fix a kubeconfig, so the message starts there.
         kube::Error::InferConfig(error) => {

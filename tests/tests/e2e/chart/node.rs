@@ -180,12 +180,14 @@ fn publishes(kubectl: &Kubectl, token: &std::path::Path) {
     assert!(!labels.contains_key("nvlink-domains.io/domain-size"));
 }
 
-fn forget(kubectl: &Kubectl) {
+pub(super) fn forget(kubectl: &Kubectl) {
     let exporters = kubectl.in_namespace(NAMESPACE);
     let now = ["--force", "--grace-period=0"];
     exporters
         .run(&[&["delete", "pod", "n1"], &now[..]].concat())
         .unwrap();
-    kubectl.run(&["delete", "node", "n1", "n2"]).unwrap();
+    kubectl
+        .run(&["delete", "node", "n1", "n2", "--ignore-not-found"])
+        .unwrap();
     kubectl.run(&["delete", "nodetopology", "--all"]).unwrap();
 }
