@@ -10,20 +10,19 @@ use std::{
 
 use rcgen::{SanType, string::Ia5String};
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 
 use crate::{Authority, Pair, TLS, directory, load, start};
 
-/// Returns the answer to a client, and the certificate of the server.
-fn fetch(
-    address: SocketAddr,
+/// Returns what a client trusts and shows. It resumes its sessions.
+fn client(
     roots: &str,
     client: Option<&Pair>,
     versions: &[&'static rustls::SupportedProtocolVersion],
-) -> std::io::Result<(String, Vec<u8>)> {
+) -> Arc<ClientConfig> {
     let mut store = RootCertStore::empty();
     store
         .add(CertificateDer::from_pem_slice(roots.as_bytes()).unwrap())
@@ -32,7 +31,7 @@ fn fetch(
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(store);
-    let config = match client {
+    Arc::new(match client {
         None => builder.with_no_client_auth(),
         Some(Pair(certificate, key)) => {
             let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
@@ -41,17 +40,29 @@ fn fetch(
                 .with_client_auth_cert(vec![certificate], key)
                 .unwrap()
         }
-    };
+    })
+}
+
+/// Returns the answer to a client, and the certificate of the server.
+fn fetch(address: SocketAddr, client: &Arc<ClientConfig>) -> std::io::Result<(String, Vec<u8>)> {
+    let (answer, connection) = exchange(address, client)?;
+    let shown = connection.peer_certificates().unwrap()[0].to_vec();
+    Ok((answer, shown))
+}
+
+fn exchange(
+    address: SocketAddr,
+    client: &Arc<ClientConfig>,
+) -> std::io::Result<(String, ClientConnection)> {
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let connection = ClientConnection::new(Arc::clone(client), name).unwrap();
     let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut stream = StreamOwned::new(connection, socket);
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let shown = stream.conn.peer_certificates().unwrap()[0].to_vec();
-    Ok((answer, shown))
+    Ok((answer, stream.conn))
 }
 
 async fn ask(
@@ -59,8 +70,8 @@ async fn ask(
     roots: &str,
     client: Option<Pair>,
 ) -> std::io::Result<(String, Vec<u8>)> {
-    let roots = roots.to_owned();
-    let fetch = move || fetch(address, &roots, client.as_ref(), rustls::DEFAULT_VERSIONS);
+    let config = self::client(roots, client.as_ref(), rustls::DEFAULT_VERSIONS);
+    let fetch = move || fetch(address, &config);
     tokio::task::spawn_blocking(fetch).await.unwrap()
 }
 
@@ -128,6 +139,36 @@ async fn names_of_clients() {
     }
 }
 
+/// A session that is resumed shows no certificate, so it counts under the rules that it began with only.
+#[tokio::test]
+async fn sessions_end_with_the_rules_that_admitted_them() {
+    let ours = Authority::new();
+    let rules = |name: &str| {
+        format!(
+            "{TLS}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n  \
+             client_allowed_sans: [{name}]\n"
+        )
+    };
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let directory = directory(&ours, &rules("prometheus.example"));
+        let mut web = load(&directory).unwrap();
+        let (_servers, address) = start(&web);
+        let prometheus = ours.issue(vec![dns("prometheus.example")]);
+        let config = client(&ours.1, Some(&prometheus), &[version]);
+        let ask = || {
+            let config = Arc::clone(&config);
+            tokio::task::spawn_blocking(move || exchange(address, &config))
+        };
+        ask().await.unwrap().unwrap();
+        let (_, again) = ask().await.unwrap().unwrap();
+        assert_eq!(again.handshake_kind(), Some(HandshakeKind::Resumed));
+        fs::write(directory.path().join("web.yml"), rules("other.example")).unwrap();
+        assert!(web.reload().unwrap());
+        let refused = ask().await.unwrap();
+        assert!(refused.is_err(), "{version:?}");
+    }
+}
+
 #[tokio::test]
 async fn versions_of_tls() {
     use rustls::version::{TLS12, TLS13};
@@ -157,7 +198,7 @@ async fn versions_of_tls() {
         let (_servers, address) = start(&load(&directory).unwrap());
         for (version, expected) in [(&TLS12, older), (&TLS13, newer)] {
             let roots = ours.1.clone();
-            let fetch = move || fetch(address, &roots, None, &[version]);
+            let fetch = move || fetch(address, &client(&roots, None, &[version]));
             let answer = tokio::task::spawn_blocking(fetch).await.unwrap();
             assert_eq!(answer.is_ok(), expected, "{extra} {version:?}: {answer:?}");
         }
