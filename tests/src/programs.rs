@@ -89,6 +89,13 @@ fn build(directory: &Path, (program, package): (&str, &str)) -> Result<()> {
     command.args(["build", "--quiet", "--locked"]);
     command.args(ALL.iter().flat_map(|(_, package)| ["--package", package]));
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    // cargo gave these to this program. Build scripts that look at them would run again, and all that
+    // depends on them would be compiled again.
+    let given = env::vars_os().map(|(name, _)| name);
+    for name in given.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("CARGO_MANIFEST_DIR");
     if directory.ends_with("release") {
         command.arg("--release");
     }

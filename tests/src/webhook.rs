@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::{
     balancer::Backend,
@@ -15,7 +15,7 @@ use crate::{
     http,
     kubectl::Kubectl,
     port,
-    process::{Process, command},
+    process::{Process, command, feed},
     programs::{self, WEBHOOK},
     workdir,
 };
@@ -148,11 +148,29 @@ impl Controller {
 pub fn install_crds(kubectl: &Kubectl) -> Result<()> {
     kubectl.apply(&programs::run(WEBHOOK, &["crds"], "")?)?;
     let names = [
+        "crd/classindexes.nvlink-domains.io",
         "crd/domainclasses.nvlink-domains.io",
         "crd/nodetopologies.nvlink-domains.io",
     ];
     let wait = ["wait", "--for=condition=Established", "--timeout=30s"];
     kubectl.run(&[&wait[..], &names].concat()).map(drop)
+}
+
+/// Writes the index of the classes as they are now, for policies where no controller does.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn write_index(kubectl: &Kubectl) -> Result<()> {
+    let mut print = command(programs::path(WEBHOOK)?);
+    print.args(["policies", "--index"]);
+    print.env("KUBECONFIG", kubectl.kubeconfig());
+    let output = feed(&mut print, "")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the index: {said}");
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    kubectl
+        .run_with(&apply, &String::from_utf8(output.stdout)?)
+        .map(drop)
 }
 
 impl Webhook {

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use kube::{
-    Client,
-    api::{Api, ApiResource, DynamicObject, GroupVersionKind},
+    Client, ResourceExt,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams},
 };
-use nvlink_admission::policies::{Differing, Site, documents, text};
-use nvlink_api::pod;
+use nvlink_admission::policies::{Differing, Site, documents, index::index, text};
+use nvlink_api::{crd::DomainClass, pod, yaml};
 use nvlink_runtime::{
     client::{self, Limits},
     stdout::print,
@@ -28,6 +28,8 @@ pub enum Task {
     Check,
     /// The same, and prints the differences.
     Diff,
+    /// Prints the index of the classes of the cluster.
+    Index,
 }
 
 /// Prints the policies, or compares them with those of the cluster. If they differ, it names them,
@@ -41,11 +43,15 @@ pub fn run(task: Task, site: &Site) -> anyhow::Result<ExitCode> {
         print(&text(site))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = documents(site)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
+    if task == Task::Index {
+        print(&runtime.block_on(index_of_cluster())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wanted = documents(site)?;
     let found = match runtime.block_on(ask(&wanted)) {
         Ok(found) => found,
         Err(error) => {
@@ -74,10 +80,27 @@ pub fn run(task: Task, site: &Site) -> anyhow::Result<ExitCode> {
 }
 
 async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+    found(&connect().await?, wanted).await
+}
+
+async fn connect() -> anyhow::Result<Client> {
     let connected = client::connect(Limits::default()).await;
-    let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
-    let client = connected.map_err(no_access)?;
-    found(&client, wanted).await
+    connected.map_err(|error| anyhow!("no access to the cluster: {}", client::reason(&error)))
+}
+
+/// Returns the index of the classes of the cluster, as YAML.
+async fn index_of_cluster() -> anyhow::Result<String> {
+    let api: Api<DynamicObject> =
+        Api::all_with(connect().await?, &ApiResource::erase::<DomainClass>(&()));
+    let classes = api.list(&ListParams::default()).await;
+    let classes =
+        classes.map_err(|error| anyhow!("cannot list classes: {}", client::reason(&error)))?;
+    let classes = classes.items.iter();
+    let classes: Vec<_> = classes
+        .map(|class| (class.name_any(), &class.data))
+        .collect();
+    let index = index(classes.iter().map(|(name, class)| (name.as_str(), *class)))?;
+    Ok(yaml::write(&[json!(index)])?)
 }
 
 /// Reads the objects with the names of `wanted` from the cluster; null for each missing object.

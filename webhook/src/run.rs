@@ -55,10 +55,11 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Policies(args) => {
             tls::install_provider();
-            let task = match (args.diff, args.check) {
-                (true, _) => policies::Task::Diff,
-                (false, true) => policies::Task::Check,
-                (false, false) => policies::Task::Print,
+            let task = match (args.diff, args.check, args.index) {
+                (true, ..) => policies::Task::Diff,
+                (false, true, _) => policies::Task::Check,
+                (false, false, true) => policies::Task::Index,
+                (false, false, false) => policies::Task::Print,
             };
             policies::run(task, &args.site())
         }

@@ -171,7 +171,7 @@ fn preview_decides_here_too() {
 #[test]
 fn crds_and_registration_are_printed() {
     let (_, crds) = run(&["crds"]);
-    assert_eq!(crds.matches("kind: CustomResourceDefinition").count(), 2);
+    assert_eq!(crds.matches("kind: CustomResourceDefinition").count(), 3);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ca.pem");
     let registration = || {

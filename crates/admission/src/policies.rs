@@ -24,8 +24,10 @@ use crate::decide::{
 };
 
 mod differing;
+pub mod index;
 
 pub use differing::Differing;
+use index::{CLAIMS, CiField, Field, INDEX, RESTRICTED};
 
 const POLICIES: &str = concat!(
     include_str!("policies/policies.yaml"),
@@ -55,6 +57,10 @@ pub fn text(site: &Site) -> String {
     tables.push(("EXEMPT", json!(exempt_names(&site.exempt)).to_string()));
     tables.push(("LEASE_NAME", json!(site.lease_name).to_string()));
     tables.push(("LEASE_NAMESPACE", json!(site.lease_namespace).to_string()));
+    for (name, lane) in LANES {
+        let lanes = lanes(lane, &tables);
+        tables.push((name, lanes));
+    }
     fill(POLICIES, &tables)
 }
 
@@ -103,7 +109,7 @@ fn tables() -> Vec<Table> {
             Identity::Account => by_account.push(word),
         }
     }
-    vec![
+    let mut tables = vec![
         ("ANNOTATIONS", strings(&ANNOTATIONS)),
         ("BY_ACCOUNT", strings(&by_account)),
         ("BY_LABELS", format!("[{}]", by_labels.join(", "))),
@@ -114,7 +120,11 @@ fn tables() -> Vec<Table> {
         ("FRACTION_CONTAINER", format!("'{FRACTION_CONTAINER}'")),
         ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
         ("GRANT", grant(GrantedIn::Namespace)),
-        ("GRANT_IN_CLUSTER", grant(GrantedIn::Cluster)),
+        ("GRANT_TARGET", of_target(&grant(GrantedIn::Namespace))),
+        (
+            "GRANT_TARGET_IN_CLUSTER",
+            of_target(&grant(GrantedIn::Cluster)),
+        ),
         ("HARMLESS", strings(&HARMLESS)),
         ("HOST_PATHS", strings(&HOST_PATHS)),
         ("KAI", format!("'{KAI}'")),
@@ -122,11 +132,55 @@ fn tables() -> Vec<Table> {
             "LISTING",
             said(&daemon::listing("@class", "@namespace"), " "),
         ),
+        (
+            "LISTING_OF_TARGET",
+            of_target(&said(&daemon::listing("@class", "@namespace"), " ")),
+        ),
         ("LONGEST_PATH", LONGEST_PATH.to_string()),
         ("MOST_PARTS", MOST_PARTS.to_string()),
         ("OPEN_DEVICES", strings(&OPEN_DEVICES)),
         ("VARIABLES", strings(&VARIABLES)),
-    ]
+        ("INDEX", INDEX.to_owned()),
+        ("INDEX_CLAIMS", format!("'{CLAIMS}'")),
+        ("INDEX_RESTRICTED", format!("'{RESTRICTED}'")),
+        ("MOST_TARGETS", MOST_TARGETS.to_string()),
+    ];
+    tables.extend(positions());
+    tables
+}
+
+/// Returns where the fields of a class are in its lines.
+fn positions() -> impl Iterator<Item = Table> {
+    let fields = Field::VARIANTS.iter().map(|one| (*one).into_str());
+    let of_entries = CiField::VARIANTS.iter().map(|one| (*one).into_str());
+    // The rule that requires the right to a class follows its fields.
+    let fields = fields.chain(["F_WAY"]).enumerate();
+    let all = fields.chain(of_entries.enumerate());
+    all.map(|(number, name)| (name, number.to_string()))
+}
+
+/// The restricted classes for which the rights of a request are checked one by one: an expression of
+/// the API server can ask for two rights, so each class has expressions of its own. A pod that
+/// targets more needs the right to all classes.
+const MOST_TARGETS: usize = 4;
+/// The placeholders of what each of these classes has, and the shared text of one.
+const LANES: [(&str, &str); 2] = [
+    ("RIGHTS_OF_TARGETS", "RIGHT_OF_A_TARGET"),
+    ("RULES_OF_TARGETS", "RULE_OF_A_TARGET"),
+];
+
+/// Returns a text about the class of one lane.
+fn of_target(text: &str) -> String {
+    let name = Field::Name as usize;
+    text.replace("variables.name", &format!("variables.target@lane[{name}]"))
+}
+
+/// Returns the shared text `name` once for each class of [`MOST_TARGETS`], with its number in place of
+/// `@lane`.
+fn lanes(name: &str, tables: &[Table]) -> String {
+    let lane = fill(&shared(name), tables);
+    let lanes = (0..MOST_TARGETS).map(|number| lane.replace("@lane", &number.to_string()));
+    lanes.collect::<Vec<_>>().join("\n")
 }
 
 fn strings(items: &[&str]) -> String {
@@ -194,7 +248,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use nvlink_api::{crd::GPU, pod::DEVICE_CLASSES};
-    use nvlink_topology::{API_VERSION, GROUP, labels};
+    use nvlink_topology::{GROUP, labels};
 
     use super::*;
     use crate::{
@@ -225,14 +279,19 @@ mod tests {
         let shared = yaml::read(SHARED).unwrap().remove(0);
         let mut known: BTreeSet<_> = tables().into_iter().map(|(name, _)| name).collect();
         known.extend(["EXEMPT", "LEASE_NAME", "LEASE_NAMESPACE"]);
+        known.extend(LANES.map(|(name, _)| name));
         for (name, value) in shared.as_object().unwrap() {
             assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
             assert!(known.insert(name), "{name} exists twice");
         }
-        assert_eq!(placeholders(&[POLICIES, SHARED].concat()), known);
+        let file = [POLICIES, SHARED].concat();
+        let mut used = placeholders(&file);
+        used.extend(LANES.map(|(_, lane)| lane));
+        assert_eq!(used, known);
         let text = text(&site(&["own"]));
         assert!(!text.contains("${"), "{text}");
         for (name, value) in tables() {
+            let value = value.replace("@lane", "0");
             assert!(text.contains(&value), "{name}: {value}");
         }
         assert!(text.contains(&concerns_a_rule().replace('\n', "\n      ")));
@@ -291,7 +350,6 @@ mod tests {
         ] {
             assert!(file.contains(&format!("'{name}'")), "{name}");
         }
-        assert!(file.contains(&format!("apiVersion: {API_VERSION}\n")));
     }
 
     #[test]
@@ -328,7 +386,7 @@ mod tests {
         for rule in said {
             // The webhook does not know who leads, and decides nothing about its own accounts.
             assert!(
-                rules.contains(&rule) || ["own", "term"].contains(&rule),
+                rules.contains(&rule) || ["own", "term", "index"].contains(&rule),
                 "{rule} is not a rule"
             );
         }
@@ -363,6 +421,6 @@ mod tests {
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 20);
+        assert_eq!(documents.len(), 24);
     }
 }

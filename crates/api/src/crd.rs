@@ -5,6 +5,7 @@ use kube::CustomResourceExt;
 use serde_json::Value;
 
 pub mod access;
+pub mod class_index;
 pub mod condition;
 pub mod domain_class;
 pub mod environment;
@@ -12,6 +13,7 @@ pub mod node_topology;
 mod unknown;
 mod with_unit;
 
+pub use class_index::ClassIndex;
 pub use domain_class::{DomainClass, DomainClassSpec, GPU, GPU_DRIVER};
 pub use unknown::unknown_fields;
 
@@ -20,7 +22,11 @@ pub use unknown::unknown_fields;
 /// # Errors
 /// When a derived schema does not fit the API's type, which a test rules out.
 pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
-    Ok(vec![DomainClass::crd(), node_topology::crd()?])
+    Ok(vec![
+        ClassIndex::crd(),
+        DomainClass::crd(),
+        node_topology::crd()?,
+    ])
 }
 
 /// Returns all CRDs as JSON documents, ready to print or apply.

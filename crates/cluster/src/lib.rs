@@ -12,9 +12,11 @@
 //! - [`watches`]: keep the view that decisions use;
 //! - `exclusive`, `isolated`, `plain`, `steady`, `restriction`, `strays`: what is wrong with the nodes of
 //!   a class, which pods do not belong there, and [`seen`], what the queue sees of that;
+//! - [`enforced`]: the index of the classes for the policies, which the leader keeps;
 //! - [`status`]: writes that into the conditions of classes, while this process leads.
 
 pub mod authorizer;
+pub mod enforced;
 mod exclusive;
 pub mod gpus;
 pub mod informer;

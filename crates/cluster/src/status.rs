@@ -1,7 +1,7 @@
 //! Writes the conditions of each DomainClass: `Accepted` shows why a class cannot
 //! be used, `Isolated` which other pods are on the nodes of a restricted class, `Restrictable`
-//! which pods would be refused if an open class were restricted, and `Exclusive` on which nodes claims
-//! share GPUs.
+//! which pods would be refused if an open class were restricted, `Exclusive` on which nodes claims
+//! share GPUs, and `Enforced` whether the policies know the class.
 //!
 //! Only the leader writes them: during a rollout, replicas of two versions would
 //! overwrite each other's messages forever. Nothing waits for the conditions, so
@@ -32,6 +32,7 @@ use tokio::{
 };
 
 use super::{
+    enforced::{ENFORCED, Enforced},
     exclusive::{EXCLUSIVE, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
     plain::{REQUESTS_KNOWN, requests_known},
@@ -63,6 +64,8 @@ pub struct Writer {
     search: Search,
     /// What the queue sees; `None` before it has seen all.
     seen: channel::Receiver<Option<Seen>>,
+    /// What the policies know; `None` before that is known.
+    enforced: channel::Receiver<Option<Enforced>>,
 }
 
 /// A class, and the findings on it if it is restricted.
@@ -148,6 +151,7 @@ impl Writer {
         exempt: Vec<String>,
         settings: Settings,
         seen: channel::Receiver<Option<Seen>>,
+        enforced: channel::Receiver<Option<Enforced>>,
     ) -> Self {
         Self {
             client: client.clone(),
@@ -155,6 +159,7 @@ impl Writer {
             metrics: Arc::clone(metrics),
             search: Search::new(client.clone(), exempt, settings),
             seen,
+            enforced,
         }
     }
 
@@ -181,6 +186,8 @@ impl Writer {
         let mut searches = JoinSet::new();
         let mut shared = self.seen.clone();
         shared.mark_changed();
+        let mut enforced = self.enforced.clone();
+        enforced.mark_changed();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -196,12 +203,15 @@ impl Writer {
                     self.searched(ended, &mut known).await;
                 }
                 _ = look.tick() => self.look(&mut known, &mut searches).await,
-                Ok(()) = shared.changed() => {
-                    for (name, one) in &mut known {
-                        self.attempt(name, one).await;
-                    }
-                }
+                Ok(()) = shared.changed() => self.attempt_all(&mut known).await,
+                Ok(()) = enforced.changed() => self.attempt_all(&mut known).await,
             }
+        }
+    }
+
+    async fn attempt_all(&self, known: &mut BTreeMap<String, Known>) {
+        for (name, one) in known {
+            self.attempt(name, one).await;
         }
     }
 
@@ -392,21 +402,22 @@ impl Writer {
             });
         }
         conditions.extend(match &*seen {
-            Some(seen) => steady(
-                class,
-                seen.unsteady.get(&name).map_or(&[], |nodes| nodes),
-                now(),
-            ),
+            Some(seen) => {
+                let nodes = seen.unsteady.get(&name);
+                steady(class, nodes.map_or(&[], |nodes| nodes), now())
+            }
             None => before(STEADY),
         });
         conditions.extend(match &*seen {
-            Some(seen) => requests_known(
-                class,
-                seen.others.get(&name).map_or(&[], |others| others),
-                now(),
-            ),
+            Some(seen) => {
+                let others = seen.others.get(&name);
+                requests_known(class, others.map_or(&[], |others| others), now())
+            }
             None => before(REQUESTS_KNOWN),
         });
+        let known = self.enforced.borrow();
+        let known = known.as_ref().and_then(|one| one.condition(class, now()));
+        conditions.extend(known.or_else(|| before(ENFORCED)));
         conditions
     }
 
@@ -417,7 +428,15 @@ impl Writer {
         let present: Vec<_> = present.collect();
         let wanted = |one: &&Condition| conditions.iter().any(|wanted| wanted.type_ == one.type_);
         let own = |one: &&&Condition| {
-            [ISOLATED, EXCLUSIVE, STEADY, REQUESTS_KNOWN, RESTRICTABLE].contains(&&*one.type_)
+            [
+                ISOLATED,
+                EXCLUSIVE,
+                STEADY,
+                REQUESTS_KNOWN,
+                RESTRICTABLE,
+                ENFORCED,
+            ]
+            .contains(&&*one.type_)
         };
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
         if !superfluous && conditions.iter().all(|one| present.contains(&one)) {

@@ -68,6 +68,7 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];
     kubectl.run_with(&apply, &policies).unwrap();
+    webhook::write_index(kubectl).unwrap();
     wait_until_denied(&runner, &list, "ValidatingAdmissionPolicy");
     wrong.extend(runner.check("the policies", &list, &held, List::shielded, by_policies));
     let alone = "the policies, without a webhook that hides GPUs";

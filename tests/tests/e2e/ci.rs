@@ -78,6 +78,7 @@ fn start(all: &[Made]) -> (ControlPlane, Webhook) {
     kubectl
         .run_with(&["apply", "--server-side", "-f", "-"], &policies)
         .unwrap();
+    webhook::write_index(kubectl).unwrap();
     (plane, webhook)
 }
 

@@ -5,6 +5,7 @@
 //! one test at a time.
 
 mod claims;
+mod enforced;
 mod own;
 mod size;
 
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use crate::{pods::gpu_pod, shared::Turns};
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "class",
     "pods",
     "status",
@@ -29,6 +30,8 @@ const NAMES: [&str; 10] = [
     "namespaces",
     "queue",
     "claims",
+    "index",
+    "classes",
     "own-pods",
     "own-claims",
     "own-registration",
@@ -52,9 +55,25 @@ fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
 
 /// Applies the policies as documented.
 fn apply(cluster: &ControlPlane) {
-    let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
+    apply_with(cluster, &[]);
+}
+
+fn apply_with(cluster: &ControlPlane, flags: &[&str]) {
+    let printed = programs::run(WEBHOOK, &[&["policies"], flags].concat(), "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];
     cluster.kubectl().run_with(&apply, &printed).unwrap();
+    index(cluster);
+}
+
+/// Writes the index of the classes, which no controller does here.
+fn index(cluster: &ControlPlane) {
+    webhook::write_index(cluster.kubectl()).unwrap();
+}
+
+/// Creates a class that the policies know.
+fn create_class(cluster: &ControlPlane, class: &Value) {
+    cluster.kubectl().create(class).unwrap();
+    index(cluster);
 }
 
 /// Runs the command that follows `what` in `said`.
@@ -157,11 +176,9 @@ fn check_reports_the_differences() {
 
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
-    // Those on our own accounts apply in all namespaces.
-    let exempting = NAMES
-        .iter()
-        .filter(|name| !name.starts_with("own-"))
-        .count();
+    // Those on our own accounts, on the index and on classes have no exempt namespaces.
+    let everywhere = |name: &&&str| name.starts_with("own-") || ["index", "classes"].contains(name);
+    let exempting = NAMES.iter().filter(|name| !everywhere(name)).count();
     assert_eq!((status, named(&said).len()), (Some(1), exempting), "{said}");
 }
 
@@ -221,7 +238,7 @@ fn a_refusal_by_the_policies_names_the_remedy() {
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
         "metadata": {"name": "gold"}, "spec": {"access": {"mode": "Restricted"}}
     });
-    cluster.kubectl().create(&class).unwrap();
+    create_class(cluster, &class);
     let admin = cluster
         .namespace("policies-remedy", &json!({}), &json!({}))
         .unwrap();
@@ -269,7 +286,7 @@ fn the_commands_in_the_refusals_admit_a_daemon() {
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
         "metadata": {"name": "daemons"}, "spec": {"access": {"mode": "Restricted"}}
     });
-    cluster.kubectl().create(&class).unwrap();
+    create_class(cluster, &class);
     let admin = cluster
         .namespace("policies-daemon", &json!({}), &json!({}))
         .unwrap();
@@ -307,6 +324,7 @@ fn the_commands_in_the_refusals_admit_a_daemon() {
             let (_, rest) = said.split_once(before).expect(&said);
             let command = rest.split(after).next().unwrap();
             admin.shell(command).unwrap();
+            index(cluster);
             Ok(None)
         })
         .unwrap();
@@ -327,7 +345,7 @@ fn a_daemon_that_is_kept_off_the_nodes_of_a_class_is_admitted() {
             "access": {"mode": "Restricted"}, "nodeSelector": {"matchLabels": {"pool": "off"}},
         },
     });
-    admin.create(&class).unwrap();
+    create_class(cluster, &class);
     let refused = |gpus: u32, pool: &str| {
         let mut pod = gpu_pod("daemon", gpus);
         pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
@@ -400,7 +418,7 @@ fn a_binding_brings_none_of_our_labels_and_names_no_devices() {
 #[test]
 fn only_users_who_may_change_classes_may_exempt_a_namespace() {
     let (cluster, _turn) = control_plane();
-    apply(cluster);
+    apply_with(cluster, &["--exempt-namespace", "policies-exempt"]);
     namespace_admins(cluster);
     let of = |user: &str| cluster.kubectl_as(user).unwrap();
     let set = |user: &str, arguments: &[&str]| {
@@ -465,7 +483,7 @@ fn other_doors() -> [(Vec<String>, String); 3] {
     });
     let create = words("create --dry-run=server -f -");
     let exempt = json!({
-        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nvlink-system"}
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "policies-exempt"}
     });
     [
         (status, String::new()),

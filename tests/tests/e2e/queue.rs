@@ -91,6 +91,7 @@ fn start() -> (ControlPlane, Webhook) {
     let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];
     all.run_with(&apply, &policies).unwrap();
+    webhook::write_index(all).unwrap();
     (cluster, webhook)
 }
 

@@ -14,6 +14,10 @@ pub struct PoliciesArgs {
     /// Like --check, and print the differences as a unified diff.
     #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
     pub diff: bool,
+    /// Print the index of the cluster's classes, a ClassIndex. The policies read it. The controller
+    /// keeps it up to date: apply it by hand only where none runs.
+    #[arg(long, env = "NVLINK_WEBHOOK_INDEX", conflicts_with_all = ["check", "diff"])]
+    pub index: bool,
     /// Namespace of the Lease of the leader: only the leader may release pods from the queue.
     #[arg(
         long,

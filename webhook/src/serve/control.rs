@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use kube::Client;
 use nvlink_admission::policies::Site;
-use nvlink_cluster::{status::Writer, watches::Watches};
+use nvlink_cluster::{enforced, status::Writer, watches::Watches};
 use nvlink_queue::controller::{Queue, STUCK};
 use nvlink_runtime::{
     lease::{self, Candidate, Leadership},
@@ -103,6 +103,7 @@ pub(super) enum First {
 /// What the controller runs.
 pub(super) struct Control {
     candidate: Candidate,
+    index: enforced::Keeper,
     writer: Writer,
     queue: Queue,
     /// Tells the registrar that the process is leaving.
@@ -118,6 +119,8 @@ impl Control {
         let namespace = lease_namespace(client, &args.lease, trust);
         let seen = watch::Sender::new(None);
         let sees = seen.subscribe();
+        let enforced = watch::Sender::new(None);
+        let knows = enforced.subscribe();
         let heart = base.supervisor.heartbeat("queue", STUCK);
         heart.rest();
         let (informers, settings) = (&base.informers, &base.settings);
@@ -129,6 +132,7 @@ impl Control {
                 &args.lease.lease_name,
                 lease::identity(),
             ),
+            index: enforced::Keeper::new(client, enforced),
             writer: Writer::new(
                 client,
                 &base.view,
@@ -136,6 +140,7 @@ impl Control {
                 exempt,
                 settings.clone(),
                 sees,
+                knows,
             ),
             queue: Queue::new(client, informers, settings, metrics.queue(), seen, heart)
                 .with_placeholders(placeholders),
@@ -219,6 +224,10 @@ fn lead(control: &Control, leads: &Leadership, supervisor: &Supervisor) {
     let candidate = control.candidate.clone();
     supervisor.keep("election of a leader", Weight::Minor, move || {
         candidate.clone().run()
+    });
+    let (index, of_index) = (control.index.clone(), leads.clone());
+    supervisor.keep("index of the classes", Weight::Minor, move || {
+        index.clone().follow(of_index.clone())
     });
     let (writer, leads) = (control.writer.clone(), leads.clone());
     supervisor.keep("writer of the classes' status", Weight::Minor, move || {

@@ -127,6 +127,7 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
     let leadership = candidate.leadership();
     tokio::spawn(candidate.run());
     let (_queue, shared) = watch::channel(None);
+    let (_keeper, enforced) = watch::channel(None);
     let metrics = Arc::new(Metrics::default());
     let writer = Writer::new(
         &client,
@@ -135,6 +136,7 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
         Vec::new(),
         Settings::default(),
         shared,
+        enforced,
     );
     tokio::spawn(writer.follow(leadership));
 

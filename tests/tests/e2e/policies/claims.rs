@@ -3,7 +3,7 @@
 use nvlink_tests::{ControlPlane, Kubectl, assets, wait_until};
 use serde_json::{Value, json};
 
-use super::{SOON, apply, control_plane};
+use super::{SOON, apply, control_plane, create_class};
 use crate::pods::gpu_pod;
 
 /// Returns a claim with a request of a device class.
@@ -43,7 +43,7 @@ fn prepare(cluster: &ControlPlane, name: &str, spec: &Value) -> [Kubectl; 2] {
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
         "metadata": {"name": name}, "spec": spec
     });
-    cluster.kubectl().create(&class).unwrap();
+    create_class(cluster, &class);
     let admitted = json!({"resource.kubernetes.io/admin-access": "true"});
     let admin = cluster.namespace(name, &admitted, &json!({})).unwrap();
     let role = json!({

@@ -1,0 +1,276 @@
+//! The index of the classes, which the policies read, and the condition `Enforced` of a class: whether
+//! the index has its present generation.
+//!
+//! Only the leader writes the index. While there is none, the policies enforce the classes as they
+//! were, and the next leader writes what differs.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    runtime::watcher,
+};
+use nvlink_admission::policies::index::{INDEX, index};
+use nvlink_api::{
+    MANAGER,
+    class::condition,
+    crd::{ClassIndex, DomainClass, condition::Condition},
+};
+use nvlink_runtime::{
+    client,
+    complaints::Complaints,
+    lease::Leadership,
+    watch::{self, Key, Mirror},
+};
+use tokio::{
+    sync::{Notify, watch as channel},
+    time::{sleep, timeout},
+};
+
+/// The type of the condition.
+pub(super) const ENFORCED: &str = "Enforced";
+
+/// The shortest time between two writes: what changes at once is written at once.
+const PACE: Duration = Duration::from_millis(200);
+/// The time until the next attempt after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A version of the spec of a class: its UID and generation.
+type Version = (Option<String>, Option<i64>);
+
+/// What the index has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enforced {
+    /// The version of each class in it.
+    versions: BTreeMap<String, Version>,
+    /// Why it does not have the present ones.
+    problem: Option<String>,
+}
+
+impl Enforced {
+    /// Returns the condition of `class` at `now`; `None` while that is still to come.
+    pub(super) fn condition(&self, class: &DomainClass, now: Time) -> Option<Condition> {
+        let version = (class.uid(), class.metadata.generation);
+        let (status, reason, message) = match &self.problem {
+            _ if self.versions.get(&class.name_any()) == Some(&version) => (
+                "True",
+                ENFORCED,
+                "the index of the classes, which the policies read, has this generation",
+            ),
+            Some(problem) => ("False", "IndexNotWritten", problem.as_str()),
+            None => return None,
+        };
+        let shown = (ENFORCED, status, reason);
+        Some(condition(class, shown, message.to_owned(), now))
+    }
+}
+
+/// The classes and the index, as the watches show them; `None` before they have shown all.
+#[derive(Debug, Default)]
+struct State {
+    listing: BTreeMap<String, DynamicObject>,
+    listed: bool,
+    index: Option<ClassIndex>,
+    looked: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shared(Arc<(Mutex<State>, Notify)>);
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.0.1.notify_one();
+    }
+}
+
+/// The watch of the classes, as the API server has them.
+struct Classes(Shared);
+
+impl Mirror for Classes {
+    type Object = DynamicObject;
+    const KIND: &'static str = "DomainClasses";
+    const UNKNOWN: &'static str = ": install the CRDs";
+
+    fn set(&mut self, class: DynamicObject) {
+        let name = class.name_any();
+        self.0
+            .change(|state| drop(state.listing.insert(name, class)));
+    }
+
+    fn remove(&mut self, (_, name): &Key) {
+        self.0.change(|state| drop(state.listing.remove(name)));
+    }
+
+    fn retain(&mut self, keys: &HashSet<Key>) {
+        self.0.change(|state| {
+            let listed = |name: &String| keys.contains(&(String::new(), name.clone()));
+            state.listing.retain(|name, _| listed(name));
+            state.listed = true;
+        });
+    }
+}
+
+/// The watch of the index.
+struct Index(Shared);
+
+impl Mirror for Index {
+    type Object = ClassIndex;
+    const KIND: &'static str = "ClassIndexes";
+    const UNKNOWN: &'static str =
+        ", so the policies enforce no change of a class: install the CRDs";
+    const FORBIDDEN: &'static str = ", so the policies enforce no change of a class";
+
+    fn set(&mut self, index: ClassIndex) {
+        self.0.change(|state| state.index = Some(index));
+    }
+
+    fn remove(&mut self, _: &Key) {
+        self.0.change(|state| state.index = None);
+    }
+
+    fn retain(&mut self, keys: &HashSet<Key>) {
+        self.0.change(|state| {
+            if keys.is_empty() {
+                state.index = None;
+            }
+            state.looked = true;
+        });
+    }
+}
+
+/// Keeps the index up to date.
+#[derive(Clone)]
+pub struct Keeper {
+    client: Client,
+    told: channel::Sender<Option<Enforced>>,
+}
+
+impl Keeper {
+    /// Returns a keeper of the index, which tells `told` what it has.
+    #[must_use]
+    pub fn new(client: &Client, told: channel::Sender<Option<Enforced>>) -> Self {
+        Self {
+            client: client.clone(),
+            told,
+        }
+    }
+
+    /// Keeps it whenever this replica leads. Never ends.
+    pub async fn follow(self, mut leadership: Leadership) {
+        loop {
+            let term = leadership.gained().await;
+            tokio::select! {
+                () = self.keep() => {}
+                () = leadership.lost(&term) => {}
+            }
+            self.told.send_replace(None);
+        }
+    }
+
+    async fn keep(&self) {
+        let shared = Shared::default();
+        let classes = ApiResource::erase::<DomainClass>(&());
+        let classes: Api<DynamicObject> = Api::all_with(self.client.clone(), &classes);
+        let one = watcher::Config::default().fields(&format!("metadata.name={INDEX}"));
+        tokio::join!(
+            watch::follow(classes, watcher::Config::default(), Classes(shared.clone())),
+            watch::follow(self.api(), one, Index(shared.clone())),
+            self.write_all(&shared),
+        );
+    }
+
+    fn api(&self) -> Api<ClassIndex> {
+        Api::all(self.client.clone())
+    }
+
+    async fn write_all(&self, shared: &Shared) {
+        let mut complaints = Complaints::default();
+        loop {
+            let enforced = self.update(shared).await;
+            let problem = enforced.as_ref().and_then(|one| one.problem.as_ref());
+            let wait = match problem {
+                Some(problem) => {
+                    if complaints.is_due(problem, std::time::Instant::now()) {
+                        tracing::warn!(problem, "the policies do not know all classes; retrying");
+                    }
+                    RETRY
+                }
+                None => Duration::MAX,
+            };
+            self.told.send_if_modified(|told| {
+                let changes = enforced.is_some() && *told != enforced;
+                if changes {
+                    *told = enforced;
+                }
+                changes
+            });
+            sleep(PACE).await;
+            drop(timeout(wait, shared.0.1.notified()).await);
+        }
+    }
+
+    /// Writes the index if it differs. Returns what it has; `None` while that is not known.
+    async fn update(&self, shared: &Shared) -> Option<Enforced> {
+        let before = self.told.borrow().clone().unwrap_or_default().versions;
+        let failed = |problem: String| Enforced {
+            versions: before,
+            problem: Some(problem),
+        };
+        let (versions, wanted) = {
+            let state = shared.state();
+            if !state.listed || !state.looked {
+                return None;
+            }
+            let classes = state.listing.iter();
+            let wanted = match index(classes.map(|(name, class)| (name.as_str(), &class.data))) {
+                Ok(wanted) => wanted,
+                Err(error) => return Some(failed(error.to_string())),
+            };
+            let present = state.index.as_ref();
+            let same = present.is_some_and(|present| present.spec == wanted.spec);
+            (versions(&state.listing), (!same).then_some(wanted))
+        };
+        if let Some(wanted) = wanted {
+            match self.write(&wanted).await {
+                Ok(written) => shared.state().index = Some(written),
+                Err(error) => {
+                    let reason = client::reason(&error);
+                    return Some(failed(format!("cannot write ClassIndex {INDEX}: {reason}")));
+                }
+            }
+        }
+        Some(Enforced {
+            versions,
+            problem: None,
+        })
+    }
+
+    async fn write(&self, wanted: &ClassIndex) -> kube::Result<ClassIndex> {
+        let params = PatchParams::apply(MANAGER).force();
+        let written = self
+            .api()
+            .patch(INDEX, &params, &Patch::Apply(wanted))
+            .await?;
+        tracing::info!("the index of the classes is written, for the policies");
+        Ok(written)
+    }
+}
+
+fn versions(classes: &BTreeMap<String, DynamicObject>) -> BTreeMap<String, Version> {
+    let version = |class: &DynamicObject| (class.uid(), class.metadata.generation);
+    let classes = classes.iter();
+    classes
+        .map(|(name, class)| (name.clone(), version(class)))
+        .collect()
+}
