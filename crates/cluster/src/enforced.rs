@@ -241,14 +241,12 @@ impl Keeper {
             let same = present.is_some_and(|present| present.spec == wanted.spec);
             (versions(&state.listing), (!same).then_some(wanted))
         };
-        if let Some(wanted) = wanted {
-            match self.write(&wanted).await {
-                Ok(written) => shared.state().index = Some(written),
-                Err(error) => {
-                    let reason = client::reason(&error);
-                    return Some(failed(format!("cannot write ClassIndex {INDEX}: {reason}")));
-                }
-            }
+        // The watch shows what is written, and what somebody makes of it meanwhile.
+        if let Some(wanted) = wanted
+            && let Err(error) = self.write(&wanted).await
+        {
+            let reason = client::reason(&error);
+            return Some(failed(format!("cannot write ClassIndex {INDEX}: {reason}")));
         }
         Some(Enforced {
             versions,
@@ -256,14 +254,12 @@ impl Keeper {
         })
     }
 
-    async fn write(&self, wanted: &ClassIndex) -> kube::Result<ClassIndex> {
+    async fn write(&self, wanted: &ClassIndex) -> kube::Result<()> {
         let params = PatchParams::apply(MANAGER).force();
-        let written = self
-            .api()
-            .patch(INDEX, &params, &Patch::Apply(wanted))
-            .await?;
+        let wanted = Patch::Apply(wanted);
+        self.api().patch(INDEX, &params, &wanted).await?;
         tracing::info!("the index of the classes is written, for the policies");
-        Ok(written)
+        Ok(())
     }
 }
 

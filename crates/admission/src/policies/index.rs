@@ -4,7 +4,7 @@
 //! each class. A ConfigMap would not do: once no policy has a parameter of a built-in kind, the API
 //! server (1.36) stops the watch of that kind, and does not start it again for a later policy.
 //!
-//! A class is a text: a line of its [`Field`]s, and a line for each of its CI entries, all separated
+//! A class is a text: a line of its fields (`Field`), and a line for each of its CI entries, all separated
 //! by `;`, and lists in them by `|`, so that a policy reads no more of a class than it needs. No name of
 //! a class begins with `_`, so these keys are free: [`RESTRICTED`] has the first lines of all restricted
 //! classes, and [`CLAIMS`] the names of those that give GPUs by claims.
