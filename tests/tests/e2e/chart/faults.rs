@@ -7,7 +7,6 @@ use nvlink_tests::{
     programs::{self, WEBHOOK},
     wait_until,
 };
-
 use serde_json::Value;
 
 use super::{
@@ -61,8 +60,13 @@ const CASES: [Case; 10] = [
         "etcdserver: request timed out",
         "refused",
     ),
-    case(None, (500, ""), "500", "refused"),
-    case(None, (503, "upstream connect error"), "503", "refused"),
+    case(None, (500, ""), "the API server answers 500", "refused"),
+    case(
+        None,
+        (503, "upstream connect error"),
+        "the API server answers 503",
+        "refused",
+    ),
     case(None, (200, PORTAL), OTHER, "unreachable"),
     case(
         None,
