@@ -71,7 +71,7 @@ impl Enforced {
     }
 }
 
-/// The classes and the index, as the watches show them; `None` before they have shown all.
+/// The classes and the index, and whether the watch of each has shown all.
 #[derive(Debug, Default)]
 struct State {
     listing: BTreeMap<String, DynamicObject>,
