@@ -4,7 +4,6 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kubectl_nvlink::args::{CheckArgs, ExemptArgs, PreviewArgs, ScopeArgs};
-use nvlink_admission::policies::LEASE_NAME;
 
 mod extender;
 mod policies;
@@ -226,7 +225,7 @@ pub struct LeaseArgs {
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
         value_name = "NAME",
-        default_value = LEASE_NAME
+        default_value = "nvlink-webhook"
     )]
     pub lease_name: String,
 }

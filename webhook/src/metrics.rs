@@ -2,23 +2,15 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use nvlink_cluster::metrics::OptionalGauge;
 use nvlink_runtime::connections::CutOffs;
 use prometheus_client::{
-    encoding::{
-        EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder, text,
-    },
-    metrics::{
-        MetricType,
-        counter::Counter,
-        family::Family,
-        gauge::{ConstGauge, Gauge},
-        histogram::Histogram,
-        info::Info,
-    },
+    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 use strum::{IntoStaticStr, VariantArray};
@@ -82,28 +74,6 @@ enum Reload {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByResult {
     result: Reload,
-}
-
-/// A gauge without a series while its value is unknown.
-#[derive(Clone, Debug, Default)]
-struct OptionalGauge(Arc<Mutex<Option<i64>>>);
-
-impl OptionalGauge {
-    fn set(&self, value: Option<bool>) {
-        let value = value.map(i64::from);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
-    }
-}
-
-impl EncodeMetric for OptionalGauge {
-    fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let value = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        value.map_or(Ok(()), |value| ConstGauge::new(value).encode(encoder))
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
 }
 
 /// What a process runs: it shows the metrics of nothing else.

@@ -108,9 +108,9 @@ fn relies_on_a_class() -> String {
 /// webhook is down; the webhook gives better explanations.
 fn others() -> String {
     format!(
-        "!(request.operation == 'CREATE' && {}) && ({})",
+        "({}) && !(request.operation == 'CREATE' && {})",
+        policies::concerns_a_rule(),
         relies_on_a_class(),
-        policies::concerns_a_rule()
     )
 }
 

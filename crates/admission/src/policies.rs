@@ -37,8 +37,6 @@ const SHARED: &str = include_str!("policies/shared.yaml");
 
 /// The namespace of the Lease of the leader where the chart installs the webhook by default.
 pub const LEASE_NAMESPACE: &str = "nvlink-system";
-/// The name of that Lease.
-pub const LEASE_NAME: &str = "nvlink-webhook";
 
 /// What differs between the policies of two clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,15 +45,12 @@ pub struct Site {
     pub exempt: Vec<String>,
     /// The namespace of the Lease of the leader, which serves the queue.
     pub lease_namespace: String,
-    /// The name of that Lease.
-    pub lease_name: String,
 }
 
 /// Returns the policies and their bindings as YAML, ready to apply.
 pub fn text(site: &Site) -> String {
     let mut tables = tables();
     tables.push(("EXEMPT", json!(exempt_names(&site.exempt)).to_string()));
-    tables.push(("LEASE_NAME", json!(site.lease_name).to_string()));
     tables.push(("LEASE_NAMESPACE", json!(site.lease_namespace).to_string()));
     for (name, lane) in LANES {
         let lanes = lanes(lane, &tables);
@@ -119,7 +114,7 @@ fn tables() -> Vec<Table> {
         ("FRACTIONS", strings(&FRACTIONS)),
         ("FRACTION_CONTAINER", format!("'{FRACTION_CONTAINER}'")),
         ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
-        ("GRANT", grant(GrantedIn::Namespace)),
+        ("GRANT", of_held(&grant(GrantedIn::Namespace))),
         ("GRANT_TARGET", of_target(&grant(GrantedIn::Namespace))),
         (
             "GRANT_TARGET_IN_CLUSTER",
@@ -168,6 +163,11 @@ const LANES: [(&str, &str); 2] = [
     ("RIGHTS_OF_TARGETS", "RIGHT_OF_A_TARGET"),
     ("RULES_OF_TARGETS", "RULE_OF_A_TARGET"),
 ];
+
+/// Returns a text about the class whose toleration somebody wrote by hand.
+fn of_held(text: &str) -> String {
+    text.replace("variables.name", "variables.held")
+}
 
 /// Returns a text about the class of one lane.
 fn of_target(text: &str) -> String {
@@ -264,7 +264,6 @@ mod tests {
         Site {
             exempt: exempt.iter().map(|name| (*name).to_owned()).collect(),
             lease_namespace: "n: [".to_owned(),
-            lease_name: "l".to_owned(),
         }
     }
 
@@ -278,7 +277,7 @@ mod tests {
     fn each_placeholder_is_filled_and_each_table_is_used() {
         let shared = yaml::read(SHARED).unwrap().remove(0);
         let mut known: BTreeSet<_> = tables().into_iter().map(|(name, _)| name).collect();
-        known.extend(["EXEMPT", "LEASE_NAME", "LEASE_NAMESPACE"]);
+        known.extend(["EXEMPT", "LEASE_NAMESPACE"]);
         known.extend(LANES.map(|(name, _)| name));
         for (name, value) in shared.as_object().unwrap() {
             assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
@@ -313,7 +312,7 @@ mod tests {
         );
         assert!(
             tables["GRANT"].starts_with("echo \\'{\"apiVersion\"")
-                && tables["GRANT"].contains("--role=use-' + variables.name + ' "),
+                && tables["GRANT"].contains("--role=use-' + variables.held + ' "),
             "{}",
             tables["GRANT"]
         );
@@ -421,6 +420,6 @@ mod tests {
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 24);
+        assert_eq!(documents.len(), 22);
     }
 }

@@ -1,8 +1,8 @@
 //! The index of the classes, which the policies read, and the condition `Enforced` of a class: whether
 //! the index has its present generation.
 //!
-//! Only the leader writes the index. While there is none, the policies enforce the classes as they
-//! were, and the next leader writes what differs.
+//! Only the leader writes the index, with the number of its term. While there is none, the policies
+//! enforce the classes as they were, and the next leader writes what differs.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use crate::metrics::Metrics;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api, Client, ResourceExt,
@@ -154,15 +155,22 @@ impl Mirror for Index {
 pub struct Keeper {
     client: Client,
     told: channel::Sender<Option<Enforced>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Keeper {
-    /// Returns a keeper of the index, which tells `told` what it has.
+    /// Returns a keeper of the index, which tells `told` what it has, and `metrics` whether that is
+    /// current.
     #[must_use]
-    pub fn new(client: &Client, told: channel::Sender<Option<Enforced>>) -> Self {
+    pub fn new(
+        client: &Client,
+        told: channel::Sender<Option<Enforced>>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
             client: client.clone(),
             told,
+            metrics: Arc::clone(metrics),
         }
     }
 
@@ -171,14 +179,15 @@ impl Keeper {
         loop {
             let term = leadership.gained().await;
             tokio::select! {
-                () = self.keep() => {}
+                () = self.keep(term.number) => {}
                 () = leadership.lost(&term) => {}
             }
             self.told.send_replace(None);
+            self.metrics.index(None);
         }
     }
 
-    async fn keep(&self) {
+    async fn keep(&self, term: i32) {
         let shared = Shared::default();
         let classes = ApiResource::erase::<DomainClass>(&());
         let classes: Api<DynamicObject> = Api::all_with(self.client.clone(), &classes);
@@ -186,7 +195,7 @@ impl Keeper {
         tokio::join!(
             watch::follow(classes, watcher::Config::default(), Classes(shared.clone())),
             watch::follow(self.api(), one, Index(shared.clone())),
-            self.write_all(&shared),
+            self.write_all(&shared, term),
         );
     }
 
@@ -194,10 +203,10 @@ impl Keeper {
         Api::all(self.client.clone())
     }
 
-    async fn write_all(&self, shared: &Shared) {
+    async fn write_all(&self, shared: &Shared, term: i32) {
         let mut complaints = Complaints::default();
         loop {
-            let enforced = self.update(shared).await;
+            let enforced = self.update(shared, term).await;
             let problem = enforced.as_ref().and_then(|one| one.problem.as_ref());
             let wait = match problem {
                 Some(problem) => {
@@ -208,6 +217,8 @@ impl Keeper {
                 }
                 None => Duration::MAX,
             };
+            let current = enforced.as_ref().map(|one| one.problem.is_none());
+            self.metrics.index(current);
             self.told.send_if_modified(|told| {
                 let changes = enforced.is_some() && *told != enforced;
                 if changes {
@@ -221,46 +232,66 @@ impl Keeper {
     }
 
     /// Writes the index if it differs. Returns what it has; `None` while that is not known.
-    async fn update(&self, shared: &Shared) -> Option<Enforced> {
+    async fn update(&self, shared: &Shared, term: i32) -> Option<Enforced> {
         let before = self.told.borrow().clone().unwrap_or_default().versions;
-        let failed = |problem: String| Enforced {
-            versions: before,
-            problem: Some(problem),
-        };
-        let (versions, wanted) = {
+        let (versions, wanted, problem) = {
             let state = shared.state();
             if !state.listed || !state.looked {
                 return None;
             }
-            let classes = state.listing.iter();
-            let wanted = match index(classes.map(|(name, class)| (name.as_str(), &class.data))) {
-                Ok(wanted) => wanted,
-                Err(error) => return Some(failed(error.to_string())),
-            };
+            let (wanted, problem) = wanted(&state, term);
             let present = state.index.as_ref();
             let same = present.is_some_and(|present| present.spec == wanted.spec);
-            (versions(&state.listing), (!same).then_some(wanted))
+            (versions(&state.listing), (!same).then_some(wanted), problem)
         };
-        // The watch shows what is written, and what somebody makes of it meanwhile.
-        if let Some(wanted) = wanted
-            && let Err(error) = self.write(&wanted).await
-        {
+        // The watch shows what somebody makes of it.
+        let written = match wanted {
+            Some(wanted) => self.write(&wanted).await.map(Some),
+            None => Ok(None),
+        };
+        let failed = |error: kube::Error| {
             let reason = client::reason(&error);
-            return Some(failed(format!("cannot write ClassIndex {INDEX}: {reason}")));
-        }
+            format!("cannot write ClassIndex {INDEX}: {reason}")
+        };
+        let problem = match written {
+            Ok(Some(index)) => {
+                shared.state().index = Some(index);
+                problem
+            }
+            Ok(None) => problem,
+            Err(error) => problem.or_else(|| Some(failed(error))),
+        };
         Some(Enforced {
-            versions,
-            problem: None,
+            versions: if problem.is_some() { before } else { versions },
+            problem,
         })
     }
 
-    async fn write(&self, wanted: &ClassIndex) -> kube::Result<()> {
+    async fn write(&self, wanted: &ClassIndex) -> kube::Result<ClassIndex> {
         let params = PatchParams::apply(MANAGER).force();
         let wanted = Patch::Apply(wanted);
-        self.api().patch(INDEX, &params, &wanted).await?;
+        let written = self.api().patch(INDEX, &params, &wanted).await?;
         tracing::info!("the index of the classes is written, for the policies");
-        Ok(())
+        Ok(written)
     }
+}
+
+/// Returns the index of the present classes in a term, and why it has the classes of before if it does.
+fn wanted(state: &State, term: i32) -> (ClassIndex, Option<String>) {
+    let classes = state.listing.iter();
+    let made = index(classes.map(|(name, class)| (name.as_str(), &class.data)));
+    let present = state.index.as_ref();
+    let (mut wanted, problem) = match made {
+        Ok(made) => (made, None),
+        Err(error) => {
+            let spec = present.map(|index| index.spec.clone()).unwrap_or_default();
+            (ClassIndex::new(INDEX, spec), Some(error.to_string()))
+        }
+    };
+    wanted.spec.term = Some(term);
+    // A leader that was paused cannot replace the index of the next one, which it has not seen.
+    wanted.metadata.resource_version = present.and_then(ResourceExt::resource_version);
+    (wanted, problem)
 }
 
 fn versions(classes: &BTreeMap<String, DynamicObject>) -> BTreeMap<String, Version> {

@@ -3,13 +3,18 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    fmt,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Instant,
 };
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
+    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder},
+    metrics::{
+        MetricType,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+    },
     registry::{Registry, Unit},
 };
 
@@ -23,12 +28,36 @@ struct ByKind {
     kind: &'static str,
 }
 
+/// A gauge without a series while its value is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct OptionalGauge(Arc<Mutex<Option<i64>>>);
+
+impl OptionalGauge {
+    /// Sets the value.
+    pub fn set(&self, value: Option<bool>) {
+        let value = value.map(i64::from);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    }
+}
+
+impl EncodeMetric for OptionalGauge {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let value = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        value.map_or(Ok(()), |value| ConstGauge::new(value).encode(encoder))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
 /// The metrics.
 #[derive(Debug, Default)]
 pub struct Metrics {
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     untainted: Family<ByClass, Gauge>,
     strays: Family<ByClass, Gauge>,
+    index: OptionalGauge,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -52,6 +81,16 @@ impl Metrics {
             "Pods that are on nodes with the taint of a restricted class, or are waiting and tolerate it, but were not admitted for it; reported by the leader",
             self.strays.clone(),
         );
+        registry.register(
+            "index_current",
+            "Whether the ClassIndex, which the policies read, has all classes as they are; reported by the leader",
+            self.index.clone(),
+        );
+    }
+
+    /// Sets whether the index of the classes is as it should be; `None` while this replica does not know.
+    pub(crate) fn index(&self, current: Option<bool>) {
+        self.index.set(current);
     }
 
     /// Brings the ages up to date.

@@ -23,17 +23,16 @@ use serde_json::{Value, json};
 use crate::{pods::gpu_pod, shared::Turns};
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 12] = [
-    "class",
+const NAMES: [&str; 11] = [
     "pods",
     "status",
     "bindings",
     "namespaces",
-    "queue",
     "claims",
     "index",
     "classes",
     "own-pods",
+    "own-placeholders",
     "own-claims",
     "own-registration",
 ];
@@ -148,7 +147,7 @@ fn check_reports_the_differences() {
             "-failurePolicy: Ignore\n+failurePolicy: Fail",
         ),
         (
-            "validatingadmissionpolicybinding/class.nvlink-domains.io",
+            "validatingadmissionpolicybinding/status.nvlink-domains.io",
             json!({"spec": {"validationActions": ["Warn"]}}),
             "-- Warn\n+- Deny",
         ),
@@ -177,10 +176,14 @@ fn check_reports_the_differences() {
 
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
-    // Those on our own accounts, on the index and on classes have no exempt namespaces.
-    let everywhere = |name: &&&str| name.starts_with("own-") || ["index", "classes"].contains(name);
-    let exempting = NAMES.iter().filter(|name| !everywhere(name)).count();
-    assert_eq!((status, named(&said).len()), (Some(1), exempting), "{said}");
+    for differing in [
+        "changed policies (2): pods.nvlink-domains.io, namespaces.nvlink-domains.io",
+        "changed bindings (4): pods.nvlink-domains.io, status.nvlink-domains.io, \
+         bindings.nvlink-domains.io, claims.nvlink-domains.io",
+    ] {
+        assert!(said.contains(differing), "{said}");
+    }
+    assert_eq!((status, named(&said).len()), (Some(1), 6), "{said}");
 }
 
 /// Starts a webhook that checks the policies. The API server does not call it.

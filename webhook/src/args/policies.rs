@@ -1,7 +1,7 @@
 //! The flags of `policies`.
 
 use clap::Args;
-use nvlink_admission::policies::{LEASE_NAME, LEASE_NAMESPACE, Site};
+use nvlink_admission::policies::{LEASE_NAMESPACE, Site};
 
 use super::ExemptArgs;
 
@@ -18,7 +18,7 @@ pub struct PoliciesArgs {
     /// keeps it up to date: apply it by hand only where none runs.
     #[arg(long, env = "NVLINK_WEBHOOK_INDEX", conflicts_with_all = ["check", "diff"])]
     pub index: bool,
-    /// Namespace of the Lease of the leader: only the leader may release pods from the queue.
+    /// Namespace of the webhook, whose service accounts may write only what these policies allow.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAMESPACE",
@@ -26,14 +26,6 @@ pub struct PoliciesArgs {
         default_value = LEASE_NAMESPACE
     )]
     pub lease_namespace: String,
-    /// Name of the Lease of the leader.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_LEASE_NAME",
-        value_name = "NAME",
-        default_value = LEASE_NAME
-    )]
-    pub lease_name: String,
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
@@ -46,7 +38,6 @@ impl PoliciesArgs {
         Site {
             exempt: self.exempt.exempt_namespaces.clone(),
             lease_namespace: self.lease_namespace.clone(),
-            lease_name: self.lease_name.clone(),
         }
     }
 }

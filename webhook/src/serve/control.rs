@@ -132,7 +132,7 @@ impl Control {
                 &args.lease.lease_name,
                 lease::identity(),
             ),
-            index: enforced::Keeper::new(client, enforced),
+            index: enforced::Keeper::new(client, enforced, metrics.cluster()),
             writer: Writer::new(
                 client,
                 &base.view,
@@ -174,7 +174,6 @@ fn inspect(args: &ControlArgs, trust: &TrustArgs, base: &Base<'_>) {
     let site = Site {
         exempt: trust.exempt.exempt_namespaces.clone(),
         lease_namespace: lease_namespace(&base.client, &args.lease, trust).to_owned(),
-        lease_name: args.lease.lease_name.clone(),
     };
     let inspector = Inspector::new(&base.client, site, &base.metrics);
     base.supervisor

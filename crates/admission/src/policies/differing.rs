@@ -7,7 +7,7 @@ use nvlink_api::{
 use serde_json::Value;
 use similar::TextDiff;
 
-use super::{LEASE_NAME, LEASE_NAMESPACE, Site};
+use super::{LEASE_NAMESPACE, Site};
 
 const POLICY: &str = "ValidatingAdmissionPolicy";
 const BINDING: &str = "ValidatingAdmissionPolicyBinding";
@@ -66,9 +66,6 @@ impl<'a> Differing<'a> {
         let mut print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
         if site.lease_namespace != LEASE_NAMESPACE {
             print = format!("{print} --lease-namespace={}", site.lease_namespace);
-        }
-        if site.lease_name != LEASE_NAME {
-            print = format!("{print} --lease-name={}", site.lease_name);
         }
         let mut lines = Vec::new();
         if !shown && !self.changed.is_empty() {

@@ -106,7 +106,7 @@ pub fn index<'a>(
     let bytes = data.iter().map(size).sum();
     match bytes > MOST_BYTES {
         true => Err(TooLarge { bytes, largest }),
-        false => Ok(ClassIndex::new(INDEX, ClassIndexSpec { data })),
+        false => Ok(ClassIndex::new(INDEX, ClassIndexSpec { data, term: None })),
     }
 }
 

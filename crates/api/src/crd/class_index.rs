@@ -32,4 +32,7 @@ pub struct ClassIndexSpec {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub data: BTreeMap<String, String>,
+    /// The number of the term of the leader that wrote it. Only this leader moves pods on in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<i32>,
 }

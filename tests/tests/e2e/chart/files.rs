@@ -18,7 +18,7 @@ fn the_policies_have_the_exemptions_of_the_values() {
     let helm = Helm::new().unwrap();
     let rendered = helm.template("policies.yaml", "exemptNamespaces: [gpu-operator]");
     let rendered = sorted(&rendered.unwrap());
-    assert_eq!(rendered.len(), 24);
+    assert_eq!(rendered.len(), 22);
     assert!(rendered == sorted(&printed.unwrap()));
 }
 

@@ -307,7 +307,7 @@ fn a_stolen_token_writes_into_pods_only_what_the_queue_writes() {
     for (name, operations) in status_writes() {
         refuses(name, patch(&own, "foreign", "status", &operations));
     }
-    other_requests(&own);
+    other_requests(cluster, &own);
     // They are about our accounts alone.
     admits(
         "an administrator",
@@ -315,21 +315,21 @@ fn a_stolen_token_writes_into_pods_only_what_the_queue_writes() {
     );
 }
 
-fn other_requests(own: &Kubectl) {
-    refuses(
-        "delete",
-        own.run(&["delete", "pod", "foreign", "--dry-run=server"]),
-    );
-    refuses(
-        "delete a waiting pod",
-        own.run(&["delete", "pod", "waits", "--dry-run=server"]),
-    );
-    let create = ["create", "--dry-run=server", "-f", "-"];
-    refuses(
-        "create",
-        own.run_with(&create, &gpu_pod("new", 1).to_string()),
-    );
-    let path = |part: &str| format!("/api/v1/namespaces/own-pods/pods/foreign/{part}");
+/// RBAC gives the account nothing but updates in other namespaces (`chart::rights`).
+fn other_requests(cluster: &ControlPlane, own: &Kubectl) {
+    let resized = op("/spec/containers/0/resources/requests/cpu", json!("2"));
+    refuses("resize", patch(own, "waits", "resize", &resized));
+    let all = cluster.kubectl();
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nvlink-system"}});
+    all.apply(&namespace.to_string()).unwrap();
+    let (own, admin) = [own, all]
+        .map(|one| one.in_namespace("nvlink-system"))
+        .into();
+    admin.create(&gpu_pod("foreign", 1)).unwrap();
+    let dry = "--dry-run=server";
+    refuses("delete", own.run(&["delete", "pod", "foreign", dry]));
+    let path = |part: &str| format!("/api/v1/namespaces/nvlink-system/pods/foreign/{part}");
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "foreign"},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
@@ -341,8 +341,19 @@ fn other_requests(own: &Kubectl) {
         let raw = ["create", "--raw", &path(part), "-f", "-"];
         refuses(part, own.run_with(&raw, &object.to_string()));
     }
-    let resized = op("/spec/containers/0/resources/requests/cpu", json!("2"));
-    refuses("resize", patch(own, "waits", "resize", &resized));
+    let create = |name: &str, scheduler: &str| {
+        let mut pod = gpu_pod(name, 1);
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        own.run_with(&["create", dry, "-f", "-"], &pod.to_string())
+    };
+    let scheduler = "nvlink-placeholder";
+    admits("a placeholder", create("nvlink-placeholder-1", scheduler));
+    refuses("another name", create("other", scheduler));
+    refuses(
+        "a pod that runs",
+        create("nvlink-placeholder-1", "default-scheduler"),
+    );
+    admin.run(&["delete", "pod", "foreign", "--now"]).unwrap();
 }
 
 /// A claim as the queue makes it, for its pod and with its request.

@@ -9,16 +9,19 @@ use crate::pods::gpu_pod;
 /// Returns a pod of a restricted class with `parts` parts, most of them variables.
 fn large_pod(parts: usize) -> Value {
     let mut pod = gpu_pod("large", 1);
-    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "large"});
+    // As the webhook leaves it, so that the condition that skips ordinary pods is evaluated, too.
+    for kind in ["annotations", "labels"] {
+        pod["metadata"][kind] = json!({"nvlink-domains.io/class": "large"});
+    }
     // The other parts are the container, its limit and the request that follows from it,
-    // the annotation, and the tolerations of nodes that are not ready or unreachable.
-    let variables = (0..parts - 6).map(|number| json!({"name": format!("V{number}")}));
+    // the annotation, the label, and the tolerations of nodes that are not ready or unreachable.
+    let variables = (0..parts - 7).map(|number| json!({"name": format!("V{number}")}));
     pod["spec"]["containers"][0]["env"] = variables.collect();
     pod
 }
 
 #[test]
-fn an_oversized_pod_is_refused_before_the_class_policy_evaluates_it() {
+fn an_oversized_pod_is_refused_before_its_class_is_looked_up() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let class = json!({
@@ -45,7 +48,7 @@ fn an_oversized_pod_is_refused_before_the_class_policy_evaluates_it() {
     assert!(decided.contains("rule not-authorized:"), "{decided}");
     let refused = create(2001).unwrap();
     assert!(refused.contains("rule size:"), "{refused}");
-    assert!(!refused.contains("class.nvlink-domains.io"), "{refused}");
+    assert!(!refused.contains("rule not-authorized:"), "{refused}");
     two_hundred_classes_are_no_more_than_the_api_server_evaluates(cluster, &lara);
 }
 
@@ -72,9 +75,9 @@ fn two_hundred_classes_are_no_more_than_the_api_server_evaluates(
     index(cluster);
     let mut tolerates = large_pod(1998);
     tolerates["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
-    tolerates["metadata"]["annotations"] = json!({});
+    tolerates["metadata"] = json!({"name": "large"});
     let mut selects = large_pod(1990);
-    selects["metadata"]["annotations"] = json!({});
+    selects["metadata"] = json!({"name": "large"});
     selects["spec"]["nodeSelector"] = json!({"pool": "many-199", "zone": "a"});
     for (pod, rule, class) in [
         (large_pod(2000), "not-authorized", "class large"),

@@ -78,7 +78,7 @@ fn creates_nothing_else(cluster: &Cluster) {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:nvlink-webhook-controller");
     for (name, part) in [
         ("nvlink-placeholder-x", "which do not run"),
-        ("x", "may only update pods"),
+        ("x", "may only create and delete placeholder pods"),
     ] {
         let mut other = other.clone();
         other["metadata"]["name"] = json!(name);
