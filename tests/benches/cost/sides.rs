@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use nvlink_tests::{
     ControlPlane, Process, Webhook, certificates::Authority, command, port, programs, wait_until,
-    workdir,
+    webhook::write_index, workdir,
 };
 use serde_json::{Value, json};
 
@@ -109,7 +109,14 @@ impl<'a> Sides<'a> {
             });
             self.plane.kubectl().create(&class)?;
         }
-        // The API server's own watch is not slower than the webhook's.
+        let enforced = [
+            "wait",
+            "--for=condition=Enforced",
+            "--timeout=120s",
+            "domainclass",
+            "--all",
+        ];
+        self.plane.kubectl().run(&enforced)?;
         let mut pod = pod("probe", true);
         pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": class(last)});
         for side in [Side::Webhook, Side::Policies] {
@@ -129,11 +136,16 @@ fn install_policies(plane: &ControlPlane) -> Result<()> {
     let policies = as_json(plane, &programs::run(programs::WEBHOOK, &["policies"], "")?)?;
     for mut document in policies["items"].as_array().cloned().unwrap_or_default() {
         if document["kind"] == "ValidatingAdmissionPolicyBinding" {
-            let selector = json!({"matchExpressions": [only(&[Side::Policies])]});
-            document["spec"]["matchResources"] = json!({"namespaceSelector": selector});
+            let selector = &mut document["spec"]["matchResources"]["namespaceSelector"];
+            // One selects the webhook's own namespace.
+            if selector["matchLabels"].is_null() {
+                *selector = json!({"matchExpressions": [only(&[Side::Policies])]});
+            }
         }
         plane.kubectl().apply(&document.to_string())?;
     }
+    // Without it, the policies do not apply. The webhook keeps it.
+    write_index(plane.kubectl())?;
     let mut pod = pod("probe", false);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": ""});
     wait_for_answer(plane, Side::Policies, &pod, "ValidatingAdmissionPolicy")
