@@ -420,7 +420,7 @@ fn expect(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut Ex
                 format!("{} ends {ends}, by {by}", row.pod)
             }
             _ => format!(
-                "{} ends nobody knows when: it has no expected-duration, time limit or past runs",
+                "{} has no known end: no expected-duration, time limit or past runs",
                 row.pod
             ),
         });

@@ -38,19 +38,17 @@ impl Explained {
             line("Devices", &format!("{mapping}: {certainty}"));
         }
         if let Some(gang) = &self.gang {
-            let size = gang
-                .size
-                .map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
-            let pods = gang.pods;
+            let pods = match (gang.pods, gang.size) {
+                (pods, Some(size)) => format!("{pods} of {size} pods exist"),
+                (1, None) => "1 pod exists, of an unknown number".to_owned(),
+                (pods, None) => format!("{pods} pods exist, of an unknown number"),
+            };
             let name = gang.name.strip_prefix("gang ").unwrap_or(&gang.name);
             let within = match gang.scope.as_str() {
                 "cluster" => "as close as possible".to_owned(),
                 scope => format!("within one {scope}"),
             };
-            line(
-                "Gang",
-                &format!("{name}, {within}: {pods} of {size} pods exist"),
-            );
+            line("Gang", &format!("{name}, {within}: {pods}"));
             for doubt in &gang.doubts {
                 line("", &sentence(doubt));
             }
@@ -108,7 +106,7 @@ impl Explained {
         match &self.eta {
             Some(eta) => line("Starts", &self.expected(eta)),
             None if self.reason.as_deref() == Some("Starting") => {}
-            None => line("Starts", "nobody knows when"),
+            None => line("Starts", "unknown"),
         }
         let seats = self.expected_on.iter().take(SEATS).map(|seat| {
             let gpus = nvlink_runtime::words::ranges(&sorted(&seat.gpus));

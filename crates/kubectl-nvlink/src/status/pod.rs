@@ -235,8 +235,10 @@ fn why(this: &mut Explained) {
         Some(node) => format!("the queue chose node {node}"),
         None => "the queue left the choice of the node to the scheduler".to_owned(),
     };
-    if !gpus.is_empty() {
-        sentence += &format!(", GPUs {} in rank order", gpus.join(","));
+    match &gpus[..] {
+        [] => {}
+        [gpu] => sentence += &format!(", GPU {gpu}"),
+        gpus => sentence += &format!(", GPUs {} in rank order", gpus.join(",")),
     }
     if let Some(quality) = field("quality").and_then(Value::as_f64) {
         sentence += &format!(", with {:.0} % of the best bandwidth", quality * 100.0);
