@@ -421,7 +421,9 @@ impl Writer {
         conditions
     }
 
-    async fn write(&self, one: &Known) -> kube::Result<()> {
+    /// Writes the conditions of a class that differ. It takes over what it wrote: the watch may show that
+    /// after the next attempt, which would write it again.
+    async fn write(&self, one: &mut Known) -> kube::Result<()> {
         let class = &one.class;
         let conditions = self.conditions(one);
         let present = class.status.iter().flat_map(|status| &status.conditions);
@@ -455,7 +457,10 @@ impl Writer {
         {
             // The class was deleted in the meantime.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            written => written.map(drop),
+            written => {
+                one.class.status = written?.status;
+                Ok(())
+            }
         }
     }
 }
