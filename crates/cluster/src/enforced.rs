@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
 use nvlink_admission::policies::index::{INDEX, index};
@@ -52,9 +52,18 @@ pub struct Enforced {
     versions: BTreeMap<String, Version>,
     /// Why it does not have the present ones.
     problem: Option<String>,
+    /// The number of the term that it has.
+    term: Option<i32>,
 }
 
 impl Enforced {
+    /// Reports whether the policies admit what the leader of this term writes, as far as the index tells:
+    /// where it cannot be written, there may be no policies.
+    #[must_use]
+    pub fn admits(&self, term: i32) -> bool {
+        self.term == Some(term) || self.problem.is_some()
+    }
+
     /// Returns the condition of `class` at `now`; `None` while that is still to come.
     pub(super) fn condition(&self, class: &DomainClass, now: Time) -> Option<Condition> {
         let version = (class.uid(), class.metadata.generation);
@@ -178,8 +187,9 @@ impl Keeper {
     pub async fn follow(self, mut leadership: Leadership) {
         loop {
             let term = leadership.gained().await;
+            let leads = leadership.clone();
             tokio::select! {
-                () = self.keep(term.number) => {}
+                () = self.keep(term.number, &leads) => {}
                 () = leadership.lost(&term) => {}
             }
             self.told.send_replace(None);
@@ -187,7 +197,7 @@ impl Keeper {
         }
     }
 
-    async fn keep(&self, term: i32) {
+    async fn keep(&self, term: i32, leads: &Leadership) {
         let shared = Shared::default();
         let classes = ApiResource::erase::<DomainClass>(&());
         let classes: Api<DynamicObject> = Api::all_with(self.client.clone(), &classes);
@@ -195,7 +205,7 @@ impl Keeper {
         tokio::join!(
             watch::follow(classes, watcher::Config::default(), Classes(shared.clone())),
             watch::follow(self.api(), one, Index(shared.clone())),
-            self.write_all(&shared, term),
+            self.write_all(&shared, term, leads),
         );
     }
 
@@ -203,10 +213,15 @@ impl Keeper {
         Api::all(self.client.clone())
     }
 
-    async fn write_all(&self, shared: &Shared, term: i32) {
+    async fn write_all(&self, shared: &Shared, term: i32, leads: &Leadership) {
         let mut complaints = Complaints::default();
         loop {
-            let enforced = self.update(shared, term).await;
+            // A leader that was paused sees only here that its term is over.
+            let leads = leads.term().is_some_and(|present| present.number == term);
+            let enforced = match leads {
+                true => self.update(shared, term).await,
+                false => None,
+            };
             let problem = enforced.as_ref().and_then(|one| one.problem.as_ref());
             let wait = match problem {
                 Some(problem) => {
@@ -219,6 +234,7 @@ impl Keeper {
             };
             let current = enforced.as_ref().map(|one| one.problem.is_none());
             self.metrics.index(current);
+            let told = enforced.is_some();
             self.told.send_if_modified(|told| {
                 let changes = enforced.is_some() && *told != enforced;
                 if changes {
@@ -226,14 +242,17 @@ impl Keeper {
                 }
                 changes
             });
-            sleep(PACE).await;
+            // The first write, with which a new leader begins, does not wait.
+            if told {
+                sleep(PACE).await;
+            }
             drop(timeout(wait, shared.0.1.notified()).await);
         }
     }
 
     /// Writes the index if it differs. Returns what it has; `None` while that is not known.
     async fn update(&self, shared: &Shared, term: i32) -> Option<Enforced> {
-        let before = self.told.borrow().clone().unwrap_or_default().versions;
+        let before = self.told.borrow().clone().unwrap_or_default();
         let (versions, wanted, problem) = {
             let state = shared.state();
             if !state.listed || !state.looked {
@@ -253,24 +272,41 @@ impl Keeper {
             let reason = client::reason(&error);
             format!("cannot write ClassIndex {INDEX}: {reason}")
         };
-        let problem = match written {
-            Ok(Some(index)) => {
-                shared.state().index = Some(index);
-                problem
+        let (problem, known) = match written {
+            Ok(index) => {
+                if index.is_some() {
+                    shared.state().index = index;
+                }
+                (problem, Some(term))
             }
-            Ok(None) => problem,
-            Err(error) => problem.or_else(|| Some(failed(error))),
+            Err(error) => (problem.or_else(|| Some(failed(error))), before.term),
         };
         Some(Enforced {
-            versions: if problem.is_some() { before } else { versions },
+            versions: match &problem {
+                Some(_) => before.versions,
+                None => versions,
+            },
             problem,
+            term: known,
         })
     }
 
+    /// Writes the index over the version that was seen, and over no other.
     async fn write(&self, wanted: &ClassIndex) -> kube::Result<ClassIndex> {
-        let params = PatchParams::apply(MANAGER).force();
-        let wanted = Patch::Apply(wanted);
-        let written = self.api().patch(INDEX, &params, &wanted).await?;
+        let written = match wanted.metadata.resource_version {
+            Some(_) => {
+                let params = PatchParams::apply(MANAGER).force();
+                let wanted = Patch::Apply(wanted);
+                self.api().patch(INDEX, &params, &wanted).await?
+            }
+            None => {
+                let params = PostParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                self.api().create(&params, wanted).await?
+            }
+        };
         tracing::info!("the index of the classes is written, for the policies");
         Ok(written)
     }

@@ -16,14 +16,14 @@ use std::{
 
 use kube::Client;
 use nvlink_admission::decide::Settings;
-use nvlink_cluster::{kinds::Informers, seen::Seen};
+use nvlink_cluster::{enforced::Enforced, kinds::Informers, seen::Seen};
 use nvlink_runtime::{
     lease::{Leadership, Term},
     supervise::Heartbeat,
 };
 use tokio::{
     sync::{mpsc::UnboundedReceiver, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use self::{
@@ -44,6 +44,10 @@ const MOST: usize = 10_000;
 /// is seconds.
 pub const STUCK: Duration = Duration::from_secs(60);
 
+/// How long a new leader waits until the index of the classes has its term. Where it has none, such as
+/// without its CRD, the queue works without.
+const FENCE: Duration = Duration::from_secs(5);
+
 /// The queue.
 #[derive(Clone)]
 pub struct Queue {
@@ -57,6 +61,8 @@ pub struct Queue {
     plans: Arc<AtomicU64>,
     /// Gets the nodes that the queue cannot use as they are.
     seen: watch::Sender<Option<Seen>>,
+    /// What the policies know: they admit what the leader writes once they know its term.
+    enforced: watch::Receiver<Option<Enforced>>,
     /// Beats while the leader computes: `/livez` says so if that takes too long.
     heart: Arc<Heartbeat>,
 }
@@ -70,10 +76,12 @@ impl Queue {
         settings: &Settings,
         metrics: &Arc<Metrics>,
         seen: watch::Sender<Option<Seen>>,
+        enforced: watch::Receiver<Option<Enforced>>,
         heart: Heartbeat,
     ) -> Self {
         Self {
             seen,
+            enforced,
             heart: Arc::new(heart),
             client: client.clone(),
             informers: informers.clone(),
@@ -106,11 +114,20 @@ impl Queue {
             let term = leadership.gained().await;
             let leads = leadership.clone();
             tokio::select! {
-                () = self.lead(&term, &leads) => {}
+                () = self.lead_if_admitted(&term, &leads) => {}
                 () = leadership.lost(&term) => {}
             }
             self.forget();
         }
+    }
+
+    /// Waits until the policies know the term, or for as long as `FENCE`, and leads.
+    async fn lead_if_admitted(&self, term: &Term, leadership: &Leadership) {
+        let mut enforced = self.enforced.clone();
+        let admits =
+            |one: &Option<Enforced>| one.as_ref().is_some_and(|one| one.admits(term.number));
+        drop(timeout(FENCE, enforced.wait_for(admits)).await);
+        self.lead(term, leadership).await;
     }
 
     /// Removes the metrics that only a leader knows.

@@ -177,13 +177,14 @@ fn check_reports_the_differences() {
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
     for differing in [
-        "changed policies (2): pods.nvlink-domains.io, namespaces.nvlink-domains.io",
+        "changed policies (4): pods.nvlink-domains.io, status.nvlink-domains.io, \
+         namespaces.nvlink-domains.io, claims.nvlink-domains.io",
         "changed bindings (4): pods.nvlink-domains.io, status.nvlink-domains.io, \
          bindings.nvlink-domains.io, claims.nvlink-domains.io",
     ] {
         assert!(said.contains(differing), "{said}");
     }
-    assert_eq!((status, named(&said).len()), (Some(1), 6), "{said}");
+    assert_eq!((status, named(&said).len()), (Some(1), 8), "{said}");
 }
 
 /// Starts a webhook that checks the policies. The API server does not call it.

@@ -120,7 +120,7 @@ impl Control {
         let seen = watch::Sender::new(None);
         let sees = seen.subscribe();
         let enforced = watch::Sender::new(None);
-        let knows = enforced.subscribe();
+        let (knows, fence) = (enforced.subscribe(), enforced.subscribe());
         let heart = base.supervisor.heartbeat("queue", STUCK);
         heart.rest();
         let (informers, settings) = (&base.informers, &base.settings);
@@ -142,8 +142,16 @@ impl Control {
                 sees,
                 knows,
             ),
-            queue: Queue::new(client, informers, settings, metrics.queue(), seen, heart)
-                .with_placeholders(placeholders),
+            queue: Queue::new(
+                client,
+                informers,
+                settings,
+                metrics.queue(),
+                seen,
+                fence,
+                heart,
+            )
+            .with_placeholders(placeholders),
             leaving: watch::Sender::new(false),
         }
     }
