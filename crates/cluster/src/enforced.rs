@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use crate::metrics::Metrics;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api, Client, ResourceExt,
@@ -33,6 +32,8 @@ use tokio::{
     sync::{Notify, watch as channel},
     time::{sleep, timeout},
 };
+
+use crate::metrics::Metrics;
 
 /// The type of the condition.
 pub(super) const ENFORCED: &str = "Enforced";
@@ -217,10 +218,9 @@ impl Keeper {
         let mut complaints = Complaints::default();
         loop {
             // A leader that was paused sees only here that its term is over.
-            let leads = leads.term().is_some_and(|present| present.number == term);
-            let enforced = match leads {
-                true => self.update(shared, term).await,
-                false => None,
+            let enforced = match leads.term() {
+                Some(present) if present.number == term => self.update(shared, term).await,
+                _ => None,
             };
             let problem = enforced.as_ref().and_then(|one| one.problem.as_ref());
             let wait = match problem {
