@@ -84,12 +84,11 @@ fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     })
     .unwrap();
     wait_until("the policies to be checked", SOON, || {
-        let current = "\nnvlink_webhook_policies_current 1\n";
-        Ok(webhook
-            .controller
-            .metrics()?
-            .contains(current)
-            .then_some(()))
+        let text = webhook.controller.metrics()?;
+        let current =
+            ["policies", "index"].map(|what| format!("\nnvlink_webhook_{what}_current 1\n"));
+        let all = current.iter().all(|series| text.contains(series));
+        Ok(all.then_some(()))
     })
     .unwrap();
     let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
