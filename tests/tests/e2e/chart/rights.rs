@@ -66,8 +66,9 @@ fn used(requests: &[Value], account: &str) -> (BTreeSet<String>, BTreeSet<String
     (used, lacked)
 }
 
-/// Lets the webhook use each of its rights: an entry of the registration is restored, a restricted
-/// class is checked, and somebody asks for it. The policies of the chart are those that it expects.
+/// Lets the webhook use each of its rights: an entry of the registration and the index of the classes
+/// are restored, a restricted class is checked, and somebody asks for it. The policies of the chart are
+/// those that it expects.
 fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     let kubectl = control_plane.kubectl();
     let team = control_plane.namespace("queue-rights", &json!({}), &json!({}));
@@ -81,6 +82,15 @@ fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     wait_until("the nodes of the class to be checked", SOON, || {
         let class = kubectl.get(&["domainclass", "rights"])?.to_string();
         Ok(class.contains("\"Isolated\"").then_some(()))
+    })
+    .unwrap();
+    // It is created anew, also where an earlier test left one.
+    let index = ["classindex", "classes"];
+    kubectl
+        .run(&[&["delete", "--ignore-not-found"], &index[..]].concat())
+        .unwrap();
+    wait_until("the index to be restored", SOON, || {
+        Ok(kubectl.get(&index).ok().map(drop))
     })
     .unwrap();
     wait_until("the policies to be checked", SOON, || {
