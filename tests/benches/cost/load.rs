@@ -25,6 +25,10 @@ pub(crate) const CLIENTS: u32 = 8;
 /// Time for the API server to finish its background work.
 const PAUSE: Duration = Duration::from_millis(300);
 
+/// The variables of the largest pod: with its other parts and those that the webhook adds, it has nearly the
+/// 2,000 parts that the rule `size` admits.
+const LARGEST: usize = 1950;
+
 /// The kind of request that the clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -119,6 +123,23 @@ impl Load {
             }
             Ok((share * CLIENTS, start.elapsed()))
         })
+    }
+
+    /// Creates the largest pod of a class, without storing it. Returns the time that it took.
+    pub(crate) fn create_largest(&self, side: Side) -> Result<Duration> {
+        let mut pod = pod("largest", true);
+        let variables =
+            (0..LARGEST).map(|number| json!({"name": format!("V{number}"), "value": "x"}));
+        pod["spec"]["containers"][0]["env"] = variables.collect();
+        let pod: Pod = serde_json::from_value(pod)?;
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let api = self.api(side, 0);
+        let start = Instant::now();
+        self.runtime.block_on(api.create(&dry, &pod))?;
+        Ok(start.elapsed())
     }
 
     /// Deletes all pods of the side.

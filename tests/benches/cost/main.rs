@@ -1,9 +1,11 @@
 //! Measures what admission costs the API server: pods per second with 8 clients, and the
 //! CPU time of the API server for each pod. It runs on a real API server, in one run and
-//! by turns, with four setups ("sides"): bare; the smallest mutating handler that Go's
+//! by turns, with five setups ("sides"): bare; one policy whose condition is `false`, which
+//! is the least that any policy costs; the smallest mutating handler that Go's
 //! controller-runtime allows (`gohandler/`); this webhook; this webhook with the
 //! policies. It measures pods with and without GPUs, status updates of both, and 1, 50
-//! and 200 classes. It prints tables, and fails if a goal is missed.
+//! and 200 classes, and a pod of the largest admitted size with 200 classes. It prints
+//! tables, and fails if a goal is missed.
 //!
 //! A part of the name of a table, as in `cargo bench ... -- "without GPUs"`, selects tables; `PODS=40` and
 //! `ROUNDS=3` make it shorter. All figures are medians of the rounds, because a machine that does other
@@ -24,17 +26,19 @@ const CLASSES: [usize; 3] = [1, 50, 200];
 /// share of the bare rate: with webhook and policies.
 const GPU_GOAL: f64 = 0.75;
 const OTHER_GOAL: f64 = 0.95;
+/// The goal of the largest pod, with webhook and policies.
+const LARGEST_GOAL: Duration = Duration::from_millis(50);
 
 fn main() -> Result<()> {
     let pods = number("PODS", 80)?;
     let rounds = number("ROUNDS", 11)?;
     let filters: Vec<_> = std::env::args().skip(1).collect();
-    let selected = |work: &Work| {
+    let selected = |table: &str| {
         let mut named = filters
             .iter()
             .filter(|one| !one.starts_with('-'))
             .peekable();
-        named.peek().is_none() || named.any(|part| work.name().contains(part.as_str()))
+        named.peek().is_none() || named.any(|part| table.contains(part.as_str()))
     };
     let plane = ControlPlane::start()?;
     install_crds(plane.kubectl())?;
@@ -48,12 +52,15 @@ fn main() -> Result<()> {
             "\n{classes} classes, {pods} requests by {} clients in each of {rounds} rounds",
             load::CLIENTS
         );
-        for work in WORK.into_iter().filter(selected) {
+        for work in WORK.into_iter().filter(|work| selected(work.name())) {
             let spent = measure(&sides, &load, work, rounds)?;
             if !print(work, &spent) {
                 missed.push(format!("{} with {classes} classes", work.name()));
             }
         }
+    }
+    if selected("largest pod") && !largest(&load, rounds)? {
+        missed.push("the largest pod".to_owned());
     }
     ensure!(missed.is_empty(), "missed goals: {}", missed.join("; "));
     Ok(())
@@ -88,10 +95,12 @@ impl Spent {
 
 /// What one side took in each round.
 type Rounds = Vec<Spent>;
+/// What each side took.
+type All = [Rounds; SIDES.len()];
 
 /// Measures all sides by turns; the first turn of each is a warm-up and does not count.
-fn measure(sides: &Sides<'_>, load: &Load, work: Work, rounds: u32) -> Result<[Rounds; 4]> {
-    let mut all = [const { Rounds::new() }; 4];
+fn measure(sides: &Sides<'_>, load: &Load, work: Work, rounds: u32) -> Result<All> {
+    let mut all = [const { Rounds::new() }; SIDES.len()];
     for round in 0..=rounds {
         for (side, of_side) in SIDES.into_iter().zip(&mut all) {
             load.prepare(side, work)?;
@@ -119,10 +128,32 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
+/// Creates the largest pod that is admitted, one after the other. Prints the median time on each side;
+/// returns whether the goal is met.
+fn largest(load: &Load, rounds: u32) -> Result<bool> {
+    println!("  largest pod of a class created, one client");
+    let mut met = true;
+    for side in SIDES {
+        let mut times = Vec::new();
+        for _ in 0..rounds {
+            times.push(load.create_largest(side)?);
+        }
+        times.sort();
+        let time = times[times.len() / 2];
+        print!("    {:26} {:5.1} ms", side.name(), 1e3 * time.as_secs_f64());
+        if side == Side::Policies {
+            print!(" (goal {} ms)", LARGEST_GOAL.as_millis());
+            met = time < LARGEST_GOAL;
+        }
+        println!();
+    }
+    Ok(met)
+}
+
 /// Prints the medians; returns whether the goal is met.
-fn print(work: Work, all: &[Rounds; 4]) -> bool {
+fn print(work: Work, all: &All) -> bool {
     println!("  {}", work.name());
-    let [bare, go, ..] = all;
+    let [bare, _, go, ..] = all;
     let (of, name, goal) = match work {
         Work::GpuPods => (go, "the Go handler's", GPU_GOAL),
         _ => (bare, "the bare", OTHER_GOAL),
@@ -133,7 +164,7 @@ fn print(work: Work, all: &[Rounds; 4]) -> bool {
         let more = spent.iter().zip(bare);
         let more = more.map(|(one, bare)| one.each(one.api) - bare.each(bare.api));
         print!(
-            "    {:22} {:5.0} per second   CPU of each: API server {:.2} ms ({:+.2}), handler {:.2} ms",
+            "    {:26} {:5.0} per second   CPU of each: API server {:.2} ms ({:+.2}), handler {:.2} ms",
             side.name(),
             rate(spent),
             median(spent.iter().map(|one| one.each(one.api))),

@@ -19,17 +19,25 @@ const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gohandler");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Bare,
+    Floor,
     Go,
     Webhook,
     Policies,
 }
 
-pub(crate) const SIDES: [Side; 4] = [Side::Bare, Side::Go, Side::Webhook, Side::Policies];
+pub(crate) const SIDES: [Side; 5] = [
+    Side::Bare,
+    Side::Floor,
+    Side::Go,
+    Side::Webhook,
+    Side::Policies,
+];
 
 impl Side {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bare => "no handler",
+            Self::Floor => "policy that never applies",
             Self::Go => "smallest Go handler",
             Self::Webhook => "webhook",
             Self::Policies => "webhook and policies",
@@ -39,6 +47,7 @@ impl Side {
     pub(crate) fn namespace(self) -> &'static str {
         match self {
             Self::Bare => "side-bare",
+            Self::Floor => "side-floor",
             Self::Go => "side-go",
             Self::Webhook => "side-webhook",
             Self::Policies => "side-policies",
@@ -59,6 +68,7 @@ impl<'a> Sides<'a> {
             let labels = json!({"side": side.namespace()});
             plane.namespace(side.namespace(), &labels, &json!({}))?;
         }
+        install_floor(plane)?;
         install_policies(plane)?;
         let go = start_go(plane)?;
         let webhook = Webhook::start(plane.kubeconfig())?;
@@ -84,7 +94,7 @@ impl<'a> Sides<'a> {
 
     pub(crate) fn handler_cpu(&self, side: Side) -> Result<Duration> {
         match side {
-            Side::Bare => Ok(Duration::ZERO),
+            Side::Bare | Side::Floor => Ok(Duration::ZERO),
             Side::Go => self.go.cpu(),
             Side::Webhook | Side::Policies => self.webhook.replica.process.cpu(),
         }
@@ -129,6 +139,37 @@ impl<'a> Sides<'a> {
 /// Returns the name of a class.
 pub(crate) fn class(number: usize) -> String {
     format!("class-{number:03}")
+}
+
+/// Applies a policy on what this benchmark writes, whose condition ends its evaluation at once.
+fn install_floor(plane: &ControlPlane) -> Result<()> {
+    let metadata = json!({"name": "floor.example.com"});
+    let kind = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": metadata, "spec": spec
+        })
+    };
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["pods", "pods/status"]
+        }]},
+        "matchConditions": [{"name": "never", "expression": "false"}],
+        "validations": [{"expression": "true"}]
+    });
+    let binding = json!({
+        "policyName": "floor.example.com", "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchExpressions": [only(&[Side::Floor])]}}
+    });
+    for object in [
+        kind("ValidatingAdmissionPolicy", policy),
+        kind("ValidatingAdmissionPolicyBinding", binding),
+    ] {
+        plane.kubectl().apply(&object.to_string())?;
+    }
+    Ok(())
 }
 
 /// Applies the policies for one side, and waits until they are in effect.
