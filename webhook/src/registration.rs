@@ -49,8 +49,7 @@ list.exists(c, has(c.resources) && (\
 ///
 /// The API server decodes the pod again for each entry whose rules match, and
 /// evaluates all its conditions. So there are as few entries and conditions as
-/// possible. Kubelets write status often, so only the status of pods of a class
-/// is checked.
+/// possible. Kubelets write the status of pods often, so a policy alone checks it.
 #[must_use]
 pub fn registration(
     target: &WebhookTarget,
@@ -75,10 +74,8 @@ pub fn registration(
     let created = rule("CREATE", &["pods"]);
     let changed = ["pods", "pods/ephemeralcontainers", "pods/resize"];
     let either = vec![created.clone(), rule("UPDATE", &changed)];
-    let written = vec![rule("UPDATE", &["pods/status"])];
     let relies = ("names-a-class", relies_on_a_class());
     let others = ("concerns-a-rule", others());
-    let status = ("concerns-a-rule", policies::status_concerns_a_rule());
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
@@ -87,10 +84,6 @@ pub fn registration(
         webhooks: Some(vec![
             entry("class", "Fail", vec![created], relies),
             entry("guard", "Ignore", either, others),
-            MutatingWebhook {
-                object_selector: Some(of_a_class()),
-                ..entry("status", "Ignore", written, status)
-            },
         ]),
     }
 }
@@ -105,26 +98,13 @@ fn relies_on_a_class() -> String {
 
 /// Returns the CEL condition of other GPU pods, pods that target a class in another
 /// way, and later changes of pods. The policies enforce these rules when the
-/// webhook is down; the webhook gives better explanations.
+/// webhook is down; the webhook gives better explanations. What is cheap comes first.
 fn others() -> String {
     format!(
-        "({}) && !(request.operation == 'CREATE' && {})",
-        policies::concerns_a_rule(),
+        "!(request.operation == 'CREATE' && {}) && ({})",
         relies_on_a_class(),
+        policies::concerns_a_rule(),
     )
-}
-
-/// Selects pods that have the label of a class before or after a change.
-fn of_a_class() -> LabelSelector {
-    let labelled = LabelSelectorRequirement {
-        key: labels::CLASS.to_owned(),
-        operator: "Exists".to_owned(),
-        values: None,
-    };
-    LabelSelector {
-        match_expressions: Some(vec![labelled]),
-        match_labels: None,
-    }
 }
 
 /// Returns the fields that all entries share.
@@ -244,7 +224,7 @@ mod tests {
             .iter()
             .map(|hook| hook.failure_policy.as_deref().unwrap())
             .collect();
-        assert_eq!(policies, ["Fail", "Ignore", "Ignore"]);
+        assert_eq!(policies, ["Fail", "Ignore"]);
         for hook in &webhooks {
             let selector = hook
                 .namespace_selector

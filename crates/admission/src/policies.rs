@@ -73,11 +73,6 @@ pub fn concerns_a_rule() -> String {
     fill("${CONCERNS_A_RULE}", &tables())
 }
 
-/// Returns the same expression for changes of a pod's status.
-pub fn status_concerns_a_rule() -> String {
-    fill("${STATUS_CONCERNS_A_RULE}", &tables())
-}
-
 /// Returns the names of the exempt namespaces: `kube-system` and `others`.
 pub fn exempt_names(others: &[String]) -> Vec<String> {
     let mut names = vec!["kube-system".to_owned()];

@@ -83,8 +83,7 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     let operation = text(request, &["operation"]);
     let action = match (operation, text(request, &["subResource"])) {
         ("CREATE", "") => Action::Create,
-        // A status update can change labels and annotations too.
-        ("UPDATE", "" | "status") => Action::Update,
+        ("UPDATE", "") => Action::Update,
         ("UPDATE", "ephemeralcontainers") => Action::Debug,
         ("UPDATE", "resize") => Action::Resize,
         (operation, subresource) => return Ok(other(uid, operation, subresource)),
@@ -159,7 +158,7 @@ fn other(uid: String, operation: &str, subresource: &str) -> Review {
         name => format!("pods/{}", name.chars().take(64).collect::<String>()),
     };
     let reason = format!(
-        "not changed: {operation:?} of {what} is not handled, only CREATE of pods and UPDATE of pods, pods/ephemeralcontainers, pods/resize and pods/status"
+        "not changed: {operation:?} of {what} is not handled, only CREATE of pods and UPDATE of pods, pods/ephemeralcontainers and pods/resize"
     );
     Review::Other { uid, reason }
 }

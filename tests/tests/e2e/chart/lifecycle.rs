@@ -145,7 +145,7 @@ pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm, values: &
         replica: Replica::start_on(address, &serve.1, &words(&serve.0)).unwrap(),
     };
     wait_until("the webhook to be registered", SOON, || {
-        Ok((registered(control_plane.kubectl()) == 3).then_some(()))
+        Ok((registered(control_plane.kubectl()) == 2).then_some(()))
     })
     .unwrap();
     running
@@ -254,14 +254,14 @@ fn text(value: &Value) -> &str {
 fn change_the_release(kubectl: &Kubectl, helm: &Helm) {
     let before = authority(kubectl);
     let expect = |gpus: u32| {
-        assert_eq!((least_gpus(kubectl), registered(kubectl)), (json!(gpus), 3));
+        assert_eq!((least_gpus(kubectl), registered(kubectl)), (json!(gpus), 2));
         assert_eq!(authority(kubectl), before);
     };
     helm.release("upgrade", WIDER, &[]).unwrap();
     expect(2);
     // The first revision has the class as a hook; a rollback to it keeps the class.
     helm.on_release("rollback", &[]).unwrap();
-    assert_eq!(registered(kubectl), 3);
+    assert_eq!(registered(kubectl), 2);
     assert_eq!(authority(kubectl), before);
     helm.release("upgrade", SPREAD, &[]).unwrap();
     expect(1);

@@ -106,7 +106,7 @@ fn exercise_webhook(control_plane: &ControlPlane, webhook: &Running) {
     let patch = ["patch", "--type=json", "-p", first];
     kubectl.run(&[&patch[..], &name].concat()).unwrap();
     wait_until("the registration to be restored", SOON, || {
-        Ok((registered(kubectl) == 3).then_some(()))
+        Ok((registered(kubectl) == 2).then_some(()))
     })
     .unwrap();
 }

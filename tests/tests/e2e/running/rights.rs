@@ -107,7 +107,7 @@ fn waits_for_a_ready_replica(all: &Kubectl, account: &Path) {
     all.apply(&slice(true).to_string()).unwrap();
     wait_until("the webhook to be registered", SOON, || {
         let entries = registered(all)?["webhooks"].as_array().map(Vec::len);
-        Ok((entries == Some(3)).then_some(()))
+        Ok((entries == Some(2)).then_some(()))
     })
     .unwrap();
 }
@@ -177,7 +177,7 @@ fn repairs_but_does_not_create(all: &Kubectl, controller: &Controller) {
     all.run(&[&patch[..], &NAME].concat()).unwrap();
     wait_until("the registration to be restored", SOON, || {
         let entries = registered(all)?["webhooks"].as_array().map(Vec::len);
-        Ok((entries == Some(3)).then_some(()))
+        Ok((entries == Some(2)).then_some(()))
     })
     .unwrap();
     let log = controller.process.log();
