@@ -112,10 +112,12 @@ fn load(name: &str, bytes: &[u8], node: Option<&str>) -> Result<(Reading, Replay
     };
     let text = text::decode(bytes).map_err(failed)?;
     let unsupported = |what: &str| Err(SourceError::Unsupported(format!("{name}: {what}")));
-    let start = text.trim_start();
+    let start = after_comments(&text);
+    let (before, _) = text.split_at(text.len() - start.len());
+    let body = || lines_of(before) + start;
     match start.as_bytes().first() {
-        Some(b'{') => of_recording(name, &text, node),
-        Some(b'<') => Ok((of_xml(name, &text, node)?, Replay::default())),
+        Some(b'{') => of_recording(name, &body(), node),
+        Some(b'<') => Ok((of_xml(name, &body(), node)?, Replay::default())),
         Some(b'[') if !start.starts_with("[4m") => {
             unsupported("this is a JSON list; use one NodeTopology object")
         }
@@ -124,6 +126,26 @@ fn load(name: &str, bytes: &[u8], node: Option<&str>) -> Result<(Reading, Replay
         }
         _ => Ok((of_matrix(name, &text, node)?, Replay::default())),
     }
+}
+
+/// Returns `text` after the lines with `#` and the XML comments at its beginning, and after an XML
+/// declaration, which XML allows in the first line only.
+fn after_comments(text: &str) -> &str {
+    let comments = [("#", "\n"), ("<!--", "-->"), ("<?xml ", "?>")];
+    let mut rest = text.trim_start();
+    // Each turn shortens the text.
+    while let Some((_, after)) = comments
+        .iter()
+        .find_map(|(start, end)| rest.strip_prefix(start)?.split_once(end))
+    {
+        rest = after.trim_start();
+    }
+    rest
+}
+
+/// Returns the line ends of `text`, so that errors name the lines of the file.
+fn lines_of(text: &str) -> String {
+    text.chars().filter(|&char| char == '\n').collect()
 }
 
 /// Returns a reading of `topology` without counters and health.

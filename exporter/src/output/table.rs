@@ -51,7 +51,7 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
     out
 }
 
-/// Returns the labels that `--publish` writes, for who writes a class.
+/// Returns the labels that `--publish` writes, for the author of a class.
 fn node_labels(node: &NodeTopology) -> Vec<Vec<String>> {
     let row = |(name, value): (&str, String)| {
         let remark = match name {

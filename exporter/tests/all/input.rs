@@ -174,6 +174,33 @@ fn other_documents_are_refused_with_what_they_are() {
 }
 
 #[test]
+fn the_format_is_recognized_after_comments() {
+    let plain = |text: &str| parse(text.as_bytes()).unwrap().topology.spec;
+    let declaration = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+    for (comments, text) in [
+        ("# node 7, by hand\n\n", recording()),
+        ("# node 7\n#\n", XML.to_owned()),
+        ("# node 7\n", format!("{declaration}{XML}")),
+        ("<!-- node 7 -->\n", format!("{declaration}<!-- 2 -->{XML}")),
+        ("# node 7\n", PAIRS.to_owned()),
+    ] {
+        assert_eq!(plain(&format!("{comments}{text}")), plain(&text), "{text}");
+    }
+    for (text, expected) in [
+        ("# a\n#\n<html></html>", "line 3: <html>"),
+        (
+            "<!-- a\n -->\n<?xml version=\"1.0\"?>\n<html/>",
+            "line 4: <html>",
+        ),
+        ("<!-- a", "XML"),
+        ("# a", "NCCL's topology in XML"),
+    ] {
+        let error = parse(text.as_bytes()).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
 fn a_capture_in_utf16_is_read() {
     let mut bytes = vec![0xff, 0xfe];
     bytes.extend(PAIRS.encode_utf16().flat_map(u16::to_le_bytes));

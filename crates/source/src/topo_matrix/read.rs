@@ -92,8 +92,8 @@ impl Reader {
                 (None, Some(stray)) => stray,
                 (None, None) => LineError::new(
                     1,
-                    "no topology found: expected a NodeTopology in JSON, or the text of \
-                     `nvidia-smi topo -m` with its header line (GPU0 GPU1 …)",
+                    "no topology found: expected a NodeTopology in JSON, NCCL's topology in XML \
+                     (NCCL_TOPO_DUMP_FILE), or the text of `nvidia-smi topo -m` with its header line (GPU0 GPU1 …)",
                 ),
             });
         };
