@@ -150,16 +150,25 @@ fn the_columns_of_a_class_show_the_main_fields() {
     let kubectl = control_plane().kubectl();
     let spec = json!({
         "minBandwidth": "400GBps", "appliesTo": {"minGpus": 999}, "access": {"mode": "Restricted"},
+        "placement": {"whenUnavailable": "Queue"},
     });
     kubectl.create(&class("columns", spec)).unwrap();
     let table = kubectl.run(&["get", "domainclass", "columns"]).unwrap();
     let [header, row] = &table.lines().collect::<Vec<_>>()[..] else {
         panic!("{table}")
     };
-    for column in ["ACCESS", "SCOPE", "MINBANDWIDTH"] {
+    for column in ["ACCESS", "SCOPE", "MINBANDWIDTH", "QUEUE", "ISOLATED"] {
         assert!(header.contains(column), "{header}");
     }
-    for value in ["columns", "Restricted", "nvlink-domain", "400GBps", "999"] {
+    let values = [
+        "columns",
+        "Restricted",
+        "nvlink-domain",
+        "400GBps",
+        "999",
+        "Queue",
+    ];
+    for value in values {
         assert!(row.contains(value), "{row}");
     }
 }

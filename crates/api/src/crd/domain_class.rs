@@ -42,6 +42,18 @@ use super::with_unit;
         description = "Minimum GPUs of pods that get the class without naming it"
     ),
     printcolumn(
+        name = "Queue",
+        type_ = "string",
+        json_path = ".spec.placement.whenUnavailable",
+        description = "What happens to a job while no node has a good place for it"
+    ),
+    printcolumn(
+        name = "Isolated",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Isolated')].status",
+        description = "Whether taints keep all other pods off the nodes of a restricted class; the message of the condition names what is missing"
+    ),
+    printcolumn(
         name = "Accepted",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Accepted')].status",

@@ -132,6 +132,12 @@ fn assert_counts(replica: &Replica, untainted: usize, strays: usize) {
     }
 }
 
+fn assert_shown_as_not_isolated(kubectl: &Kubectl) {
+    let table = kubectl.run(&["get", "domainclass", "isolated"]).unwrap();
+    let shown = table.split_whitespace().any(|word| word == "False");
+    assert!(table.contains("ISOLATED") && shown, "{table}");
+}
+
 #[test]
 fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
     let (control_plane, _turn) = control_plane();
@@ -140,12 +146,11 @@ fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
     let mut class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
         "metadata": {"name": "isolated"}, "spec": {
-            "access": {"mode": "Restricted"},
+            "access": {"mode": "Open"},
             "nodeSelector": {"matchLabels": {"pool": "isolated"}}
         },
     });
     class["metadata"]["annotations"] = json!({"nvlink-domains.io/preview-restricted": "true"});
-    class["spec"]["access"]["mode"] = json!("Open");
     kubectl.create(&class).unwrap();
     let message = condition(kubectl, "Restrictable", "PodsRefused");
     for part in [
@@ -167,8 +172,8 @@ fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
     ] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
+    assert_shown_as_not_isolated(kubectl);
     assert_counts(&replica, 1, 2);
-
     obey(kubectl, &message);
     let message = condition(kubectl, "Isolated", "Isolated");
     assert!(message.starts_with("2 node(s) have the taint"), "{message}");
