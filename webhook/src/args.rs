@@ -225,7 +225,7 @@ pub struct LeaseArgs {
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
         value_name = "NAME",
-        default_value = "nvlink-webhook"
+        default_value = nvlink_api::LEASE
     )]
     pub lease_name: String,
 }

@@ -21,6 +21,9 @@ pub mod pod;
 pub mod quantity;
 pub mod yaml;
 
+/// The default name of the Lease of the leader, which serves the queue.
+pub const LEASE: &str = "nvlink-webhook";
+
 /// The field manager of the webhook's writes to the cluster.
 pub const MANAGER: &str = "nvlink-webhook";
 /// The name of the MutatingWebhookConfiguration.

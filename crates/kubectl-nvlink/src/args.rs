@@ -46,8 +46,8 @@ pub enum Command {
     /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
     /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
     /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
-    /// report), Impossible (no node can ever hold it), Starting (its GPUs are free now), Timeout
-    /// (its time in the queue is over).
+    /// report), Impossible (no node can run it, not even an empty one), Starting (its GPUs are free
+    /// now), Timeout (its time in the queue is over).
     #[command(after_help = "\
 Examples:
   What waits in my namespace, and where is room?
@@ -71,7 +71,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   kubectl nvlink explain train-0
-  kubectl nvlink explain pod/train-0 -n research
+  kubectl nvlink explain job/train -n research
   kubectl nvlink explain research/train-0 -o json")]
     Explain(ExplainArgs),
     /// Show what admission would do to pods, from files alone, and fail if it refuses one.

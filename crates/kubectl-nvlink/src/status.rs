@@ -36,7 +36,7 @@ use nvlink_runtime::{
 use serde::Serialize;
 
 pub use self::{
-    explain::{Explained, Unknown, explain},
+    explain::{Explained, Unknown, explain, explain_owner},
     objects::{Kind, Objects},
     report::{Query, Status, status},
     state::State,
@@ -91,12 +91,17 @@ pub(crate) fn run_explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         let mut objects = read::objects(&client, &namespace)
             .await
             .map_err(unanswered)?;
-        let read = read::pod(&client, &namespace, &args.pod.name, &mut objects).await;
-        read.map_err(unanswered)?;
+        if args.pod.owner.is_none() {
+            let read = read::pod(&client, &namespace, &args.pod.name, &mut objects).await;
+            read.map_err(unanswered)?;
+        }
         read::rights(&client, &namespace, &mut objects).await;
         let settings = Settings::from(args.scopes.clone());
         let mut state = State::new(&objects, &settings, Timestamp::now());
-        let report = explain(&mut state, &namespace, &args.pod.name)?;
+        let report = match &args.pod.owner {
+            Some(kind) => explain_owner(&mut state, &namespace, kind, &args.pod.name),
+            None => explain(&mut state, &namespace, &args.pod.name),
+        }?;
         print(&shown(&report, args.output, |width| report.text(width))?)?;
         Ok(ExitCode::SUCCESS)
     })

@@ -157,6 +157,8 @@ pub enum Reason {
         /// The number of its pods.
         pods: usize,
     },
+    /// Its pods must share a rack or a zone, and no label says in which one any node of its class is.
+    Unlabelled,
     /// The nodes that could hold it are silent.
     Silent,
     /// Its project holds as many GPUs of the class as it may.
@@ -198,6 +200,17 @@ pub enum Reason {
         /// milliseconds.
         longer: Millis,
     },
+}
+
+impl Reason {
+    /// Reports whether the job cannot start on the nodes that its class has, not even when they are empty.
+    #[must_use]
+    pub fn is_never(&self) -> bool {
+        matches!(
+            self,
+            Self::Never | Self::NeverTogether { .. } | Self::Unlabelled
+        )
+    }
 }
 
 /// Why a job waits, in full: [`crate::Planner::explain`].

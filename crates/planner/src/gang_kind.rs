@@ -134,6 +134,13 @@ impl GangSpec {
 }
 
 impl GangSpec {
+    /// Reports whether the members must share a rack or a zone, and none of the nodes is known to be in one.
+    pub(crate) fn is_unlabelled(&self, cluster: &Cluster) -> bool {
+        let by_label = matches!(self.scope, Scope::Rack | Scope::Zone);
+        let mut nodes = cluster.nodes().filter(|(_, node)| node.is_in(&self.sets));
+        by_label && !nodes.any(|(_, node)| group_of(node, self.scope).is_some())
+    }
+
     /// Reports whether a gang of so many members could ever run on empty nodes.
     pub(crate) fn ever(&self, cluster: &Cluster, search: &mut Search, pods: u64) -> Ever {
         let mut sums: BTreeMap<GroupId, [u64; 3]> = BTreeMap::new();

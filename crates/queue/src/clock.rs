@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 /// API servers cut their time to seconds.
 const SECOND: Millis = 1_000;
-/// A difference to the API server's clock above which it is no matter of rounding.
+/// A larger difference to the API server's clock is not a matter of rounding.
 const JUMP: Millis = 2_000;
 /// An answer that took longer says too little about the time, unless it is the first.
 const SLOW: Duration = Duration::from_secs(1);

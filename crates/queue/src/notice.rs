@@ -238,20 +238,16 @@ impl Notice {
     /// Reports whether somebody must do something before the job can start.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        let never = matches!(self.reason, Reason::Never | Reason::NeverTogether { .. });
         let stuck = matches!(
             self.obstacle,
             Some(Obstacle::Refused(_) | Obstacle::Unaccepted(_))
         );
-        never && !self.grows || stuck || self.unseen.is_some()
+        self.reason.is_never() && !self.grows || stuck || self.unseen.is_some()
     }
 
     /// Reports whether the job starts when GPUs become free, and needs nothing else.
     fn is_planned(&self) -> bool {
-        !matches!(
-            self.reason,
-            Reason::Never | Reason::NeverTogether { .. } | Reason::Incomplete | Reason::Silent
-        )
+        !self.reason.is_never() && !matches!(self.reason, Reason::Incomplete | Reason::Silent)
     }
 
     /// Returns how urgent it is to show this after `before`; `None` if no reader would notice.

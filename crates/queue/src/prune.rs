@@ -13,8 +13,13 @@ pub(crate) fn prune(pod: &mut Value) {
         let read = ["phase", "startTime", "conditions", "containerStatuses"];
         status.retain(|key, _| read.contains(&key.as_str()));
         let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
-        if let Some(conditions) = conditions {
-            conditions.retain(notice::is_ours);
+        // The others keep their places in the list, by which a patch names them.
+        for condition in conditions.into_iter().flatten() {
+            if !notice::is_ours(condition)
+                && let Some(condition) = condition.as_object_mut()
+            {
+                condition.retain(|key, _| ["type", "reason"].contains(&key.as_str()));
+            }
         }
     }
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {

@@ -15,7 +15,8 @@ pub(super) fn lacks_nodes(reason: &Reason) -> bool {
         | Reason::Resources { .. }
         | Reason::Behind { .. }
         | Reason::Never
-        | Reason::NeverTogether { .. } => true,
+        | Reason::NeverTogether { .. }
+        | Reason::Unlabelled => true,
         Reason::Incomplete | Reason::Silent | Reason::Quota { .. } | Reason::Better { .. } => false,
     }
 }

@@ -11,9 +11,9 @@ use super::Member;
 /// come that do not exist yet.
 pub fn word(reason: &Reason, grows: bool) -> &'static str {
     match reason {
-        Reason::Never | Reason::NeverTogether { .. } if grows => "Growing",
+        reason if grows && reason.is_never() => "Growing",
         Reason::Incomplete => "Incomplete",
-        Reason::Never | Reason::NeverTogether { .. } => "Impossible",
+        Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => "Impossible",
         Reason::Silent => "Silent",
         Reason::Quota { .. } => "Quota",
         Reason::Full { .. } => "Full",
@@ -27,9 +27,9 @@ pub fn word(reason: &Reason, grows: bool) -> &'static str {
 /// The same, as metrics have it.
 pub(super) fn label(reason: &Reason, grows: bool) -> &'static str {
     match reason {
-        Reason::Never | Reason::NeverTogether { .. } if grows => "growing",
+        reason if grows && reason.is_never() => "growing",
         Reason::Incomplete => "incomplete",
-        Reason::Never | Reason::NeverTogether { .. } => "impossible",
+        Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => "impossible",
         Reason::Silent => "silent",
         Reason::Quota { .. } => "quota",
         Reason::Full { .. } => "full",
@@ -76,16 +76,17 @@ pub(super) fn kind(why: &Why) -> &'static str {
 /// without its end. Of a class that `grows`, nodes may come that do not exist yet.
 pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> String {
     match *reason {
-        Reason::Never | Reason::NeverTogether { .. } if grows => {
+        ref reason if grows && reason.is_never() => {
             "the nodes that its class has now cannot run it, not even when empty".to_owned()
         }
         Reason::Incomplete => {
             "not all pods of its gang exist and are free of other scheduling gates".to_owned()
         }
         Reason::Never => {
-            "no node of its class can ever hold it, not even an empty one: request fewer GPUs, or use another scope or class".to_owned()
+            "no node of its class can run it, not even an empty one: request fewer GPUs, or use another scope or class".to_owned()
         }
         Reason::NeverTogether { pods } => never_together(pods, scope),
+        Reason::Unlabelled => unlabelled(scope),
         Reason::Silent => {
             "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
         }
@@ -145,7 +146,16 @@ fn never_together(pods: usize, scope: Scope) -> String {
         Scope::Cluster => "set of nodes of its class",
     };
     format!(
-        "each of its {pods} pods could run, but no {place} can ever hold all of them, not even when empty: use fewer pods, another class, or another {}",
+        "each of its {pods} pods could run, but no {place} can run all of them, not even when empty: use fewer pods, another class, or another {}",
+        labels::GANG_SCOPE
+    )
+}
+
+/// Returns why the pods of a gang never start together within `scope`, a rack or a zone.
+fn unlabelled(scope: Scope) -> String {
+    let group = if scope == Scope::Zone { "zone" } else { "rack" };
+    format!(
+        "its pods must share a {group}, and no node of its class has the label that names its {group}: an administrator labels the nodes, or names another label with --{group}-label; or use another {}",
         labels::GANG_SCOPE
     )
 }

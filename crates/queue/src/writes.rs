@@ -138,17 +138,7 @@ impl Write {
                     at?;
                 }
                 sign(&mut editor, term)?;
-                let status = [
-                    ("phase", "Failed"),
-                    ("reason", reason),
-                    ("message", message),
-                ];
-                for (key, value) in status {
-                    editor.insert(Pointer::from_static("/status"), key, value.into())?;
-                }
-                if DISRUPTED.contains(reason) {
-                    disrupt(&mut editor, reason, message)?;
-                }
+                fail(&mut editor, reason, message)?;
             }
         }
         Ok(PodPatch {
@@ -184,6 +174,35 @@ fn place(editor: &mut Editor, placement: &Placement, term: i32) -> Result<(), Un
         serde_json::to_string(placement).map_err(|error| Unwritable::Json(error.to_string()))?;
     editor.insert(pod::ANNOTATIONS, labels::QUEUE_PLACEMENT, text.into())?;
     sign(editor, term)
+}
+
+/// Ends the life of the pod.
+fn fail(editor: &mut Editor, reason: &str, message: &str) -> Result<(), Unwritable> {
+    let status = [
+        ("phase", "Failed"),
+        ("reason", reason),
+        ("message", message),
+    ];
+    for (key, value) in status {
+        editor.insert(Pointer::from_static("/status"), key, value.into())?;
+    }
+    unschedule(editor, reason, message)?;
+    if DISRUPTED.contains(&reason) {
+        disrupt(editor, reason, message)?;
+    }
+    Ok(())
+}
+
+/// Ends the condition by which `kubectl get pods` shows a pod as one that waits, whatever its phase.
+fn unschedule(editor: &mut Editor, reason: &str, message: &str) -> Result<(), Unwritable> {
+    let gated = pod::list(editor.document(), &["status", "conditions"])
+        .position(|one| pod::text(one, &["reason"]) == "SchedulingGated");
+    let Some(at) = gated else { return Ok(()) };
+    let condition = PointerBuf::from_tokens(["status", "conditions", &at.to_string()]);
+    for (key, value) in [("reason", reason), ("message", message)] {
+        editor.insert(&condition, key, value.into())?;
+    }
+    Ok(())
 }
 
 /// Says that the pod did not fail by itself, unless somebody has said so.
@@ -233,7 +252,10 @@ mod tests {
                     ]
                 }}}
             },
-            "status": {"phase": "Pending"}
+            "status": {"phase": "Pending", "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                "message": "…",
+            }]}
         })
     }
 
@@ -301,7 +323,13 @@ mod tests {
         let message = "waited 150s".to_owned();
         let reason = TIMEOUT;
         let rejected = patched(&Write::Reject { reason, message });
-        let status = json!({"phase": "Failed", "reason": TIMEOUT, "message": "waited 150s"});
+        let status = json!({
+            "phase": "Failed", "reason": TIMEOUT, "message": "waited 150s",
+            "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": TIMEOUT,
+                "message": "waited 150s",
+            }],
+        });
         assert_eq!(rejected["status"], status);
         assert_eq!(rejected["spec"], pod()["spec"]);
         assert_eq!(rejected["metadata"]["annotations"][labels::QUEUE_TERM], "3");
@@ -318,7 +346,7 @@ mod tests {
             let Ok(patch) = patch else { continue };
             let mut failed = pod.clone();
             json_patch::patch(&mut failed, &patch.operations).unwrap();
-            let condition = &failed["status"]["conditions"][0];
+            let condition = &failed["status"]["conditions"][1];
             assert_eq!(condition["type"], "DisruptionTarget");
             assert_eq!(
                 (&condition["status"], &condition["reason"]),

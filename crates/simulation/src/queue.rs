@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nvlink_planner::{
     Action, Availability, Class, Deadline, Job, Member, Millis, Name, NodeState, OnTimeout,
-    Planner, PodState, Reason, Release, Settings, UsualRun, Waiting,
+    Planner, PodState, Release, Settings, UsualRun, Waiting,
 };
 use nvlink_topology::GpuSet;
 
@@ -84,8 +84,7 @@ impl<'a> Queue<'a> {
     /// Reports whether a job waits for what the cluster does not have, and will not start
     /// elsewhere: its users would give up.
     fn is_hopeless(&self, waiting: &Waiting) -> bool {
-        let never = matches!(waiting.reason, Reason::Never | Reason::NeverTogether { .. });
-        never && !matches!(self.rules.timeout, Some((_, OnTimeout::Spread)))
+        waiting.reason.is_never() && !matches!(self.rules.timeout, Some((_, OnTimeout::Spread)))
     }
 
     /// Carries out a release.

@@ -81,7 +81,8 @@ pub struct StatusArgs {
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The pod: NAME, pod/NAME or NAMESPACE/NAME.
+    /// The pod: NAME, pod/NAME or NAMESPACE/NAME; or what owns it, such as job/NAME or
+    /// pytorchjob/NAME: of its pods, one that waits, if any does.
     #[arg(env = "NVLINK_WEBHOOK_POD", value_name = "POD")]
     pub pod: PodName,
     /// Which cluster and namespace.
@@ -108,13 +109,25 @@ pub enum Format {
     Yaml,
 }
 
-/// A pod, and its namespace if it is named.
+/// A pod or what owns it, and its namespace if it is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {
     /// Its namespace.
     pub namespace: Option<String>,
+    /// The kind of the owner that is named, in lower case; `None`: a pod.
+    pub owner: Option<String>,
     /// Its name.
     pub name: String,
+}
+
+/// Returns the kind in lower case that `word` is the singular or plural of, if it may own pods with GPUs.
+fn owner(word: &str) -> Option<&str> {
+    let kind = word.strip_suffix('s').unwrap_or(word);
+    let mut known = nvlink_queue::OBJECTS
+        .iter()
+        .filter_map(|(_, plural)| plural.strip_suffix('s'));
+    (known.any(|known| known == kind) || ["replicaset", "statefulset"].contains(&kind))
+        .then_some(kind)
 }
 
 impl FromStr for PodName {
@@ -130,11 +143,14 @@ impl FromStr for PodName {
             None => (None, text),
         };
         let before = before.filter(|kind| !["pod", "pods", "po"].contains(kind));
+        let owner = before.and_then(owner);
+        let before = before.filter(|_| owner.is_none());
         if !word(name) || !before.is_none_or(is_namespace) {
-            return Err("use NAME, pod/NAME or NAMESPACE/NAME".to_owned());
+            return Err("use NAME, pod/NAME, NAMESPACE/NAME or job/NAME".to_owned());
         }
         Ok(Self {
             namespace: before.map(str::to_owned),
+            owner: owner.map(str::to_owned),
             name: name.to_owned(),
         })
     }
@@ -151,6 +167,13 @@ mod tests {
         assert_eq!(named("pod/train-0"), Ok((None, "train-0".to_owned())));
         let both = Ok((Some("team".to_owned()), "a.b".to_owned()));
         assert_eq!(named("team/a.b"), both);
+        let owned = |text: &str| {
+            let pod = text.parse::<PodName>().unwrap();
+            (pod.namespace, pod.owner, pod.name)
+        };
+        for (text, kind) in [("job/a", "job"), ("jobs/a", "job"), ("jobset/a", "jobset")] {
+            assert_eq!(owned(text), (None, Some(kind.to_owned()), "a".to_owned()));
+        }
         for odd in ["", "/", "team/", "/a", "a/b/c", "A", "a b", "job/../x"] {
             assert!(named(odd).is_err(), "{odd}");
         }

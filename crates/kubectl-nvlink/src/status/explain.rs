@@ -171,6 +171,9 @@ pub enum Unknown {
     /// It does not exist.
     #[error("pod {0} does not exist: kubectl get pods -n {1}")]
     Absent(String, String),
+    /// It has no pods with GPUs.
+    #[error("{0} {1} does not exist, or has no pods with GPUs: kubectl get pods -n {2}")]
+    Empty(String, String, String),
     /// Pods cannot be read.
     #[error("{0}")]
     Hidden(String),
@@ -195,6 +198,27 @@ pub fn explain(state: &mut State<'_>, namespace: &str, name: &str) -> Result<Exp
         life => stage::describe(state, pod, &life, &mut this),
     }
     Ok(this)
+}
+
+/// Explains a pod of the owner `name` of this kind, which is in lower case: one that waits, if any does.
+///
+/// # Errors
+/// When none is known.
+pub fn explain_owner(
+    state: &mut State<'_>,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<Explained, Unknown> {
+    let pod = state.pod_of(namespace, kind, name);
+    let Some(pod) = pod.map(|pod| pod.name.clone()) else {
+        let [name, namespace] = [name, namespace].map(words::clean);
+        return Err(match &state.objects.pods.hidden {
+            Some(why) => Unknown::Hidden(why.clone()),
+            None => Unknown::Empty(kind.to_owned(), name, namespace),
+        });
+    };
+    explain(state, namespace, &pod)
 }
 
 /// Returns what is known of a pod in each state.

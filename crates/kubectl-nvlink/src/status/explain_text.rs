@@ -40,8 +40,8 @@ impl Explained {
         if let Some(gang) = &self.gang {
             let pods = match (gang.pods, gang.size) {
                 (pods, Some(size)) => format!("{pods} of {size} pods exist"),
-                (1, None) => "1 pod exists, of an unknown number".to_owned(),
-                (pods, None) => format!("{pods} pods exist, of an unknown number"),
+                (1, None) => "1 pod exists; how many the gang has is not known".to_owned(),
+                (pods, None) => format!("{pods} pods exist; how many the gang has is not known"),
             };
             let name = gang.name.strip_prefix("gang ").unwrap_or(&gang.name);
             let within = match gang.scope.as_str() {

@@ -123,7 +123,9 @@ pub(super) async fn follow(
         tokio::time::sleep(PAUSE).await;
         let mut objects = current.objects().clone();
         read::owners(client, &mut objects).await;
-        current.objects().owners = objects.owners;
+        let leases = read::leases(client).await;
+        let mut now = current.objects();
+        (now.owners, now.leases) = (objects.owners, leases);
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Objects {
     pub claims: Kind,
     /// DeviceClasses.
     pub device_classes: Kind,
+    /// The Leases of the leader, by their default name; none if they may not be read.
+    pub leases: Kind,
     /// Pods.
     pub pods: Kind,
     /// The only namespace whose pods could be read; `None`: those of all namespaces.

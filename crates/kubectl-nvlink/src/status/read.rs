@@ -6,6 +6,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::{
     Api, Client,
@@ -73,29 +74,18 @@ pub(super) fn pods() -> ApiResource {
 /// # Errors
 /// When the API server does not answer.
 pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects, kube::Error> {
+    let every = |resource, what| list(client, resource, None, what);
     let (classes, topologies, nodes, slices, claims, device_classes, all) = futures::try_join!(
-        list(client, classes(), None, "domainclasses"),
-        list(client, node_topology::resource(), None, "nodetopologies"),
-        list(client, nodes(), None, "nodes"),
-        list(
-            client,
-            ApiResource::erase::<ResourceSlice>(&()),
-            None,
-            "resourceslices"
-        ),
-        list(
-            client,
+        every(classes(), "domainclasses"),
+        every(node_topology::resource(), "nodetopologies"),
+        every(nodes(), "nodes"),
+        every(ApiResource::erase::<ResourceSlice>(&()), "resourceslices"),
+        every(
             ApiResource::erase::<ResourceClaim>(&()),
-            None,
             "resourceclaims in all namespaces"
         ),
-        list(
-            client,
-            ApiResource::erase::<DeviceClass>(&()),
-            None,
-            "deviceclasses"
-        ),
-        list(client, pods(), None, "pods in all namespaces"),
+        every(ApiResource::erase::<DeviceClass>(&()), "deviceclasses"),
+        every(pods(), "pods in all namespaces"),
     )?;
     let (pods, only) = match all.hidden {
         None => (all, None),
@@ -115,12 +105,21 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
         slices,
         claims,
         device_classes,
+        leases: leases(client).await,
         namespace: only.filter(|_| pods.hidden.is_none()),
         pods,
         ..Objects::default()
     };
     owners(client, &mut objects).await;
     Ok(objects)
+}
+
+/// Reads the Leases of the leader. Few may, and nothing depends on it, so an error is no error.
+pub(super) async fn leases(client: &Client) -> Kind {
+    let all = api(client, &ApiResource::erase::<Lease>(&()), None);
+    let named = ListParams::default().fields(&format!("metadata.name={}", nvlink_api::LEASE));
+    let found = all.list(&named).await.map(|page| page.items);
+    Kind::of(found.unwrap_or_default().into_iter().filter_map(slim))
 }
 
 /// Returns why nobody can say which GPUs are free, if a class gives GPUs by claims or a driver lists

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use nvlink_admission::decide::Settings;
 use nvlink_api::{
     class::{Class, GPU},
@@ -91,6 +91,7 @@ impl<'a> State<'a> {
             }
         }
         state.plan = Some(plan).filter(|_| state.notes.is_empty());
+        state.notes.extend(leaderless(objects, now));
         state
     }
 
@@ -106,6 +107,25 @@ impl<'a> State<'a> {
             let told = self.pods.get(&member.pod)?.told("reason")?;
             told.strip_prefix(REFUSED)?.strip_prefix(": ")
         })
+    }
+
+    /// Returns a pod of an owner of this kind, which is in lower case: one that waits, if any does, else one
+    /// that runs, if any does.
+    pub(super) fn pod_of(&self, namespace: &str, kind: &str, name: &str) -> Option<&Pod<'a>> {
+        let owns =
+            |of_kind: &str, of_name: &str| of_kind.eq_ignore_ascii_case(kind) && of_name == name;
+        let owned = |pod: &&Pod<'_>| {
+            let mut owners = pod::list(pod.value, &["metadata", "ownerReferences"]);
+            pod.namespace == namespace
+                && (owners.any(|one| owns(pod::text(one, &["kind"]), pod::text(one, &["name"])))
+                    || nvlink_queue::object(pod.value).is_some_and(|one| owns(one.kind, &one.name)))
+        };
+        let rank = |pod: &&Pod<'_>| match pod.life {
+            Life::Waiting { .. } => 0,
+            _ if pod.life.is_live() => 1,
+            _ => 2,
+        };
+        self.pods.values().filter(owned).min_by_key(rank)
     }
 
     /// Returns a pod by its namespace and name.
@@ -203,6 +223,26 @@ fn pods<'a>(
         pods.insert(id(namespace, name), pod);
     }
     pods
+}
+
+/// The time after which the next leader should have taken over a Lease that ran out. Clocks differ by less.
+const GRACE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Says since when the queue has had no leader, if a Lease tells it.
+fn leaderless(objects: &Objects, now: Timestamp) -> Option<String> {
+    let end = |lease: &Value| {
+        let spec = lease.get("spec")?;
+        let renewed: Timestamp = spec.get("renewTime")?.as_str()?.parse().ok()?;
+        let lasts = SignedDuration::from_secs(spec.get("leaseDurationSeconds")?.as_i64()?);
+        renewed.checked_add(lasts).ok()
+    };
+    let last = objects.leases.objects.values().filter_map(end).max()?;
+    (now.duration_since(last) > GRACE).then(|| {
+        format!(
+            "the queue has had no leader since {}: it starts no job and fails none until a replica of nvlink-webhook-controller runs",
+            last.strftime("%H:%M:%S UTC on %Y-%m-%d")
+        )
+    })
 }
 
 /// Says what could not be read, and what is missing because of it.

@@ -15,6 +15,8 @@ pub(crate) enum Class {
     Never,
     /// Each member of the gang could run, but not all of them together.
     NeverTogether,
+    /// The same, because no node is known to be in any rack or zone.
+    Unlabelled,
 }
 
 impl Class {
@@ -29,6 +31,7 @@ impl Class {
             Self::NeverTogether => Reason::NeverTogether {
                 pods: entry.job.members.len(),
             },
+            Self::Unlabelled => Reason::Unlabelled,
             Self::Taken(free) if free >= asked => Reason::Fragmented { asked, free },
             Self::Taken(free) => Reason::Full { asked, free },
         }
@@ -100,6 +103,7 @@ impl Plan<'_> {
             Ever::Silent => Class::Silent,
             Ever::No => match spec.anywhere().ever(self.cluster, self.search, 1) {
                 Ever::No => Class::Never,
+                _ if spec.is_unlabelled(self.cluster) => Class::Unlabelled,
                 _ => Class::NeverTogether,
             },
         }

@@ -102,6 +102,13 @@ fn a_gang_spans_nodes_that_share_no_rack_and_no_zone_unless_it_must_not() {
     let waits = "small waits 1/1 at 100000 to 130000: Full { asked: 8, free: 0 }".to_owned();
     assert_eq!(told(Scope::Cluster, false), [large.to_owned(), waits]);
     assert_eq!(told(Scope::Node, false), [never("large"), small.to_owned()]);
+    for scope in [Scope::Rack, Scope::Zone] {
+        let [large, _] = told(scope, false);
+        assert_eq!(
+            large, "large waits 1/1 some time: Unlabelled",
+            "no node has a label"
+        );
+    }
     assert_eq!(
         told(Scope::NvlinkDomain, false),
         [never("large"), never("small")],

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_planner::{Action, Millis, Name, Reason, Reject, Release};
+use nvlink_planner::{Action, Millis, Name, Reject, Release};
 use nvlink_topology::Pattern;
 
 use super::{
@@ -267,8 +267,7 @@ impl State {
         };
         let obstacle = self.feed.obstacle(&reject.job);
         let why = notice::why(&reject.reason, obstacle, About::from(member));
-        let never = matches!(reject.reason, Reason::Never | Reason::NeverTogether { .. });
-        let never = never && !member.grows;
+        let never = reject.reason.is_never() && !member.grows;
         let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());
         for pod in reject.pods {

@@ -83,6 +83,7 @@ fn each_reason_in_words() {
         (domain, Reason::Silent, 1, None),
         (domain, Reason::Incomplete, 4, soon),
         (domain, Reason::Never, 5, None),
+        (Scope::Rack, Reason::Unlabelled, 5, None),
     ] {
         let notice = notice(reason, position, eta);
         let message = notice.message(about(scope), NOW);

@@ -41,8 +41,14 @@ fn enforce(all: &Kubectl, mode: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     if let Some((_, command)) = said.split_once("has written it: ") {
-        let output = all.shell(command.trim()).unwrap();
+        let command = command.lines().next().unwrap_or_default();
+        let output = all.shell(command).unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
+        assert_eq!(
+            mode == "Restricted",
+            said.contains("rule isolated: "),
+            "{said}"
+        );
     } else {
         assert_eq!(mode, "Open", "{said}");
         wait(all);

@@ -117,7 +117,7 @@ fn the_log_of_a_job_says_why_it_waits_and_why_it_was_rejected() {
     let log = ended(&cluster, &large, JobEnd::SystemFailure);
     assert_parts(
         &log,
-        &["WARNING: Event retrieved from the cluster: no node of its class can ever hold it"],
+        &["WARNING: Event retrieved from the cluster: no node of its class can run it"],
     );
 }
 

@@ -24,6 +24,8 @@ fn rejected(cluster: &Cluster, name: &str) -> (String, Timestamp) {
         pod["status"]
     );
     assert!(waits(&pod), "it never had a place");
+    let shown = cluster.team.run(&["get", "pod", name]).unwrap();
+    assert!(shown.contains(" QueueTimeout "), "{shown}");
     let owners = pod["metadata"]["managedFields"].as_array().unwrap();
     let wrote = owners.iter().find(|one| {
         one["subresource"] == "status" && one["fieldsV1"]["f:status"]["f:reason"].is_object()

@@ -61,6 +61,36 @@ fn a_busy_cluster_as_tables() {
 }
 
 #[test]
+fn a_queue_without_a_leader_is_named() {
+    let notes = |leases: &[(&str, &str)]| {
+        let leases = leases.iter().map(|&(namespace, renewed)| {
+            json!({
+                "metadata": {"name": "nvlink-webhook", "namespace": namespace},
+                "spec": {"leaseDurationSeconds": 15, "renewTime": renewed}
+            })
+        });
+        let objects = Objects {
+            leases: Kind::of(leases),
+            ..busy()
+        };
+        let waits = explained(&objects, "ml", "train");
+        assert!(waits.help.is_some(), "the plan is made all the same");
+        assert_eq!(report(&objects, &Query::default()).notes, waits.notes);
+        waits.notes
+    };
+    let old = ("a", "2026-08-01T09:00:00.000000Z");
+    assert_eq!(
+        notes(&[old]),
+        [
+            "the queue has had no leader since 09:00:15 UTC on 2026-08-01: it starts no job and fails none until a replica of nvlink-webhook-controller runs"
+        ]
+    );
+    for leases in [&[old, ("b", NOW)][..], &[("a", "yesterday")], &[]] {
+        assert!(notes(leases).is_empty(), "{leases:?}");
+    }
+}
+
+#[test]
 fn a_namespace_and_a_class_narrow_the_tables() {
     let query = Query {
         namespace: Some("research".to_owned()),

@@ -1,6 +1,7 @@
 //! Pods that do not wait in the queue.
 
-use kubectl_nvlink::status::{Kind, Objects, Query};
+use kubectl_nvlink::status::{Kind, Objects, Query, State, explain_owner};
+use nvlink_admission::decide::Settings;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
@@ -38,6 +39,49 @@ fn a_pod_that_runs_is_where_it_is_for_a_reason() {
     let big = explained(&objects, "ml", "big");
     check("explain-running.txt", &big.text(Some(80)));
     assert_eq!(big.placement, Some(placement));
+}
+
+#[test]
+fn a_job_is_explained_by_a_pod_that_waits() {
+    let mut objects = busy();
+    let pods = ["a", "b", "c"].map(|name| {
+        let mut pod = pod("ml", &format!("sweep-{name}"), "high", 1, NOW);
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "sweep", "uid": "u"});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+        match name {
+            "b" => waiting(pod),
+            _ => running(pod, "dgx-2", NOW),
+        }
+    });
+    objects.pods.objects.extend(Kind::of(pods).objects);
+    let explained = |objects: &Objects, namespace: &str, kind: &str, name: &str| {
+        let mut state = State::new(objects, &Settings::default(), NOW.parse().unwrap());
+        let explained = explain_owner(&mut state, namespace, kind, name);
+        explained
+            .map(|one| one.pod)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(
+        explained(&objects, "ml", "job", "sweep").unwrap(),
+        "sweep-b"
+    );
+    for (namespace, kind, name) in [
+        ("ml", "job", "swee"),
+        ("ml", "jobset", "sweep"),
+        ("ci", "job", "sweep"),
+    ] {
+        assert_eq!(
+            explained(&objects, namespace, kind, name).unwrap_err(),
+            format!(
+                "{kind} {name} does not exist, or has no pods with GPUs: kubectl get pods -n {namespace}"
+            )
+        );
+    }
+    objects.pods = Kind::hidden("you may not list pods");
+    assert_eq!(
+        explained(&objects, "ml", "job", "sweep").unwrap_err(),
+        "you may not list pods"
+    );
 }
 
 /// Returns what `explain` says of one of two pods of a gang of class `high`, with `more` in the
