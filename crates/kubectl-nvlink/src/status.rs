@@ -85,22 +85,28 @@ pub(crate) fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn run_explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = connect(&args.cluster).await?;
-        let named = args.pod.namespace.clone();
+        let (owner, word) = (&args.pod.owner, args.pod.namespace.clone());
+        let named = word.clone().filter(|_| owner.is_none());
         let namespace = named.unwrap_or_else(|| namespace(&args.cluster, &client));
         let unanswered = |error| read::unanswered(&error);
         let mut objects = read::objects(&client, &namespace)
             .await
             .map_err(unanswered)?;
-        if args.pod.owner.is_none() {
+        if owner.is_none() {
             let read = read::pod(&client, &namespace, &args.pod.name, &mut objects).await;
             read.map_err(unanswered)?;
         }
         read::rights(&client, &namespace, &mut objects).await;
         let settings = Settings::from(args.scopes.clone());
         let mut state = State::new(&objects, &settings, Timestamp::now());
-        let report = match &args.pod.owner {
-            Some(kind) => explain_owner(&mut state, &namespace, kind, &args.pod.name),
-            None => explain(&mut state, &namespace, &args.pod.name),
+        let name = &args.pod.name;
+        let report = match owner {
+            // A namespace may be called like a kind.
+            Some(kind) => explain_owner(&mut state, &namespace, kind, name).or_else(|unknown| {
+                let word = word.unwrap_or_default();
+                explain(&mut state, &word, name).map_err(|_| unknown)
+            }),
+            None => explain(&mut state, &namespace, name),
         }?;
         print(&shown(&report, args.output, |width| report.text(width))?)?;
         Ok(ExitCode::SUCCESS)

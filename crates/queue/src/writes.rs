@@ -195,8 +195,10 @@ fn fail(editor: &mut Editor, reason: &str, message: &str) -> Result<(), Unwritab
 
 /// Ends the condition by which `kubectl get pods` shows a pod as one that waits, whatever its phase.
 fn unschedule(editor: &mut Editor, reason: &str, message: &str) -> Result<(), Unwritable> {
-    let gated = pod::list(editor.document(), &["status", "conditions"])
-        .position(|one| pod::text(one, &["reason"]) == "SchedulingGated");
+    let gated = pod::list(editor.document(), &["status", "conditions"]).position(|one| {
+        pod::text(one, &["type"]) == "PodScheduled"
+            && pod::text(one, &["reason"]) == "SchedulingGated"
+    });
     let Some(at) = gated else { return Ok(()) };
     let condition = PointerBuf::from_tokens(["status", "conditions", &at.to_string()]);
     for (key, value) in [("reason", reason), ("message", message)] {
@@ -252,10 +254,10 @@ mod tests {
                     ]
                 }}}
             },
-            "status": {"phase": "Pending", "conditions": [{
-                "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
-                "message": "…",
-            }]}
+            "status": {"phase": "Pending", "conditions": [
+                {"type": "example.com/Other", "reason": "SchedulingGated"},
+                {"type": "PodScheduled", "reason": "SchedulingGated"},
+            ]}
         })
     }
 
@@ -325,10 +327,10 @@ mod tests {
         let rejected = patched(&Write::Reject { reason, message });
         let status = json!({
             "phase": "Failed", "reason": TIMEOUT, "message": "waited 150s",
-            "conditions": [{
-                "type": "PodScheduled", "status": "False", "reason": TIMEOUT,
-                "message": "waited 150s",
-            }],
+            "conditions": [
+                {"type": "example.com/Other", "reason": "SchedulingGated"},
+                {"type": "PodScheduled", "reason": TIMEOUT, "message": "waited 150s"},
+            ],
         });
         assert_eq!(rejected["status"], status);
         assert_eq!(rejected["spec"], pod()["spec"]);
@@ -346,7 +348,7 @@ mod tests {
             let Ok(patch) = patch else { continue };
             let mut failed = pod.clone();
             json_patch::patch(&mut failed, &patch.operations).unwrap();
-            let condition = &failed["status"]["conditions"][1];
+            let condition = &failed["status"]["conditions"][2];
             assert_eq!(condition["type"], "DisruptionTarget");
             assert_eq!(
                 (&condition["status"], &condition["reason"]),

@@ -112,9 +112,9 @@ pub enum Format {
 /// A pod or what owns it, and its namespace if it is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {
-    /// Its namespace.
+    /// Its namespace, or the word before the name.
     pub namespace: Option<String>,
-    /// The kind of the owner that is named, in lower case; `None`: a pod.
+    /// The kind, in lower case, of the owner that this word names; `None`: it is a namespace.
     pub owner: Option<String>,
     /// Its name.
     pub name: String,
@@ -144,7 +144,6 @@ impl FromStr for PodName {
         };
         let before = before.filter(|kind| !["pod", "pods", "po"].contains(kind));
         let owner = before.and_then(owner);
-        let before = before.filter(|_| owner.is_none());
         if !word(name) || !before.is_none_or(is_namespace) {
             return Err("use NAME, pod/NAME, NAMESPACE/NAME or job/NAME".to_owned());
         }
@@ -169,10 +168,10 @@ mod tests {
         assert_eq!(named("team/a.b"), both);
         let owned = |text: &str| {
             let pod = text.parse::<PodName>().unwrap();
-            (pod.namespace, pod.owner, pod.name)
+            (pod.owner, pod.name)
         };
         for (text, kind) in [("job/a", "job"), ("jobs/a", "job"), ("jobset/a", "jobset")] {
-            assert_eq!(owned(text), (None, Some(kind.to_owned()), "a".to_owned()));
+            assert_eq!(owned(text), (Some(kind.to_owned()), "a".to_owned()));
         }
         for odd in ["", "/", "team/", "/a", "a/b/c", "A", "a b", "job/../x"] {
             assert!(named(odd).is_err(), "{odd}");

@@ -5,7 +5,7 @@ use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -102,7 +102,7 @@ pub(super) async fn follow(
     };
     start(client, &current);
     let terminal = io::stdout().is_terminal();
-    let mut last = String::new();
+    let (mut last, mut looked) = (String::new(), Instant::now());
     loop {
         let seen = current.objects().clone();
         let text = render(&seen)?;
@@ -123,9 +123,12 @@ pub(super) async fn follow(
         tokio::time::sleep(PAUSE).await;
         let mut objects = current.objects().clone();
         read::owners(client, &mut objects).await;
-        let leases = read::leases(client).await;
+        if looked.elapsed() >= TICK {
+            objects.leases = read::leases(client).await;
+            looked = Instant::now();
+        }
         let mut now = current.objects();
-        (now.owners, now.leases) = (objects.owners, leases);
+        (now.owners, now.leases) = (objects.owners, objects.leases);
     }
 }
 

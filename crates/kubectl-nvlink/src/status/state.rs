@@ -239,7 +239,7 @@ fn leaderless(objects: &Objects, now: Timestamp) -> Option<String> {
     let last = objects.leases.objects.values().filter_map(end).max()?;
     (now.duration_since(last) > GRACE).then(|| {
         format!(
-            "the queue has had no leader since {}: it starts no job and fails none until a replica of nvlink-webhook-controller runs",
+            "the queue has had no leader since {} by this machine's clock: it starts no job and fails none until a replica of nvlink-webhook-controller runs",
             last.strftime("%H:%M:%S UTC on %Y-%m-%d")
         )
     })

@@ -103,7 +103,11 @@ impl Plan<'_> {
             Ever::Silent => Class::Silent,
             Ever::No => match spec.anywhere().ever(self.cluster, self.search, 1) {
                 Ever::No => Class::Never,
-                _ if spec.is_unlabelled(self.cluster) => Class::Unlabelled,
+                _ if spec.is_unlabelled(self.cluster)
+                    && spec.anywhere().ever(self.cluster, self.search, pods) != Ever::No =>
+                {
+                    Class::Unlabelled
+                }
                 _ => Class::NeverTogether,
             },
         }

@@ -73,6 +73,19 @@ fn a_gang_stays_within_a_fabric_if_its_scope_is_a_domain() {
     );
 }
 
+#[test]
+fn a_gang_that_is_too_large_for_all_nodes_is_not_told_to_label_them() {
+    let mut fed = Fed::default();
+    fed.node("a", switched());
+    let gang = Job {
+        gang_scope: Scope::Rack,
+        ..job(1, 0, 10)
+    };
+    fed.job("gang", gang.of(2, 8));
+    let never = "gang waits 1/1 some time: NeverTogether { pods: 2 }";
+    assert_eq!(start(&mut fed, 0), never);
+}
+
 /// Nodes without labels, as a cluster has them on its first day.
 #[test]
 fn a_gang_spans_nodes_that_share_no_rack_and_no_zone_unless_it_must_not() {

@@ -82,7 +82,7 @@ fn a_queue_without_a_leader_is_named() {
     assert_eq!(
         notes(&[old]),
         [
-            "the queue has had no leader since 09:00:15 UTC on 2026-08-01: it starts no job and fails none until a replica of nvlink-webhook-controller runs"
+            "the queue has had no leader since 09:00:15 UTC on 2026-08-01 by this machine's clock: it starts no job and fails none until a replica of nvlink-webhook-controller runs"
         ]
     );
     for leases in [&[old, ("b", NOW)][..], &[("a", "yesterday")], &[]] {
