@@ -378,7 +378,7 @@ mod tests {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("message: rule "));
         for rule in said {
-            // The webhook does not know who leads, and decides nothing about its own accounts and about classes.
+            // The webhook does not know who leads, and decides nothing about its own accounts or about classes.
             assert!(
                 rules.contains(&rule) || ["own", "term", "index", "isolated"].contains(&rule),
                 "{rule} is not a rule"

@@ -9,8 +9,8 @@
 //!
 //! A part of the name of a table, as in `cargo bench ... -- "without GPUs"`, selects tables; `PODS=40` and
 //! `ROUNDS=3` make it shorter. All figures are medians of the rounds, because a machine that does other
-//! things slows down whole turns. A turn must last longer than the API server's garbage collection, which
-//! takes half a second and otherwise hits the same side in each round.
+//! things slows down whole turns. The API server has work of its own, such as garbage collection: a turn
+//! of less than a second may have all of it or none.
 
 mod load;
 mod sides;
