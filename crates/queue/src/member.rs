@@ -99,8 +99,8 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
         gpus,
         scope,
         gang_scope,
-        pattern: decision.pattern.or(intent.pattern).unwrap_or(match gpus {
-            1 => Pattern::None,
+        pattern: decision.pattern.or(intent.pattern).unwrap_or(match &gang {
+            None if gpus == 1 => Pattern::None,
             _ => Pattern::AllReduce,
         }),
         priority: priority

@@ -120,6 +120,18 @@ pub struct Found<'a> {
     pub gpus: Vec<u32>,
     /// Indices of planned GPUs that the same report gives to other pods.
     pub taken: Vec<u32>,
+    /// The other pods of its gang, if NCCL takes all of them for one host: they reach each other over the
+    /// links of this node.
+    pub mates: Vec<Mate>,
+}
+
+/// Another pod of a gang on the same node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mate {
+    /// The indices of the GPUs that the queue chose.
+    pub planned: Vec<u32>,
+    /// The indices of the GPUs that the node's exporter reports for it; empty while it reports none.
+    pub actual: Vec<u32>,
 }
 
 /// The plan of a pod compared with what it got.
@@ -131,17 +143,21 @@ pub struct Compared {
     pub planned: Gpus,
     /// The GPUs that it has.
     pub actual: Gpus,
-    /// Time of the communication between its own GPUs over that of the planned ones, each set in
-    /// its best order: nobody reports the order. Above 1 is slower; `None` if it is not known.
+    /// Time of the communication over that with the planned GPUs, each set in its best order: no
+    /// report has the order. Above 1 is slower; `None` if it is not known. Of a gang of one host, it is
+    /// that between the GPUs of all of its pods. Of another gang, it is that of the slowest GPU of all
+    /// if the other pods have what was planned: the network between pods may be slower than any path
+    /// inside one.
     pub slowdown: Option<f64>,
     /// Best possible cost on empty nodes of the class over the cost on its GPUs, in (0, 1]; `None`
-    /// if it is not known. Of a gang: if the other pods have what was planned, and the slowest
-    /// path of all is between GPUs of this pod.
+    /// if it is not known.
     pub quality: Option<f64>,
     /// What chose the GPUs.
     pub mapping: Mapping,
     /// Planned GPUs that other pods have.
     taken: Vec<u32>,
+    /// The slowdown is that of a whole gang.
+    gang: bool,
 }
 
 impl Compared {
@@ -162,12 +178,14 @@ impl Compared {
         if wanted == 0 || here && got < wanted {
             return None;
         }
-        let cost = |one: &Gpus| cost(&one.node, &one.indices);
-        let slowdown = match planned == actual {
+        let unreported = |mate: &Mate| mate.actual.len() < mate.planned.len();
+        if here && found.mates.iter().any(unreported) {
+            return None;
+        }
+        let gang = plan.gang.is_some();
+        let slowdown = match planned == actual && found.mates.is_empty() {
             true => Some(1.0),
-            false if wanted == got => cost(&planned)
-                .zip(cost(&actual))
-                .and_then(|(planned, actual)| ratio(planned, actual)),
+            false if wanted == got => slowdown(plan, found, cost),
             false => None,
         };
         let outcome = match slowdown {
@@ -183,6 +201,7 @@ impl Compared {
             quality: slowdown.map(|slowdown| (possible / slowdown).min(1.0)),
             mapping,
             taken: found.taken.clone(),
+            gang,
             planned,
             actual,
         })
@@ -219,14 +238,17 @@ impl Compared {
     }
 
     fn speed(&self) -> String {
+        let whose = if self.gang { "its gang's" } else { "its" };
         match self.slowdown {
             None => "how much slower it communicates is not known".to_owned(),
-            Some(times) if times <= 1.0 + SAME => "its communication takes no longer".to_owned(),
+            Some(times) if times <= 1.0 + SAME => {
+                format!("{whose} communication takes no longer")
+            }
             Some(times) if times < 1.995 => {
                 let percent = ((times - 1.0) * 100.0).round().max(1.0);
-                format!("its communication takes {percent:.0} % longer")
+                format!("{whose} communication takes {percent:.0} % longer")
             }
-            Some(times) => format!("its communication takes {times:.1} times as long"),
+            Some(times) => format!("{whose} communication takes {times:.1} times as long"),
         }
     }
 
@@ -275,6 +297,26 @@ impl Compared {
     }
 }
 
+/// Returns how much longer the communication of `plan` takes on the GPUs that were `found`.
+fn slowdown(
+    plan: &Placement,
+    found: &Found<'_>,
+    cost: impl Fn(&str, &[u32]) -> Option<f64>,
+) -> Option<f64> {
+    // The traffic between pods that are no host together takes as long as before.
+    let least = match (&plan.gang, &found.mates[..]) {
+        (Some(_), []) => plan.cost,
+        _ => 0.0,
+    };
+    let mates = || found.mates.iter();
+    let planned = mates().flat_map(|mate| &mate.planned).chain(&plan.gpus);
+    let actual = mates().flat_map(|mate| &mate.actual).chain(&found.gpus);
+    let planned = Gpus::new(plan.node.as_deref()?, &planned.copied().collect::<Vec<_>>());
+    let actual = Gpus::new(found.node, &actual.copied().collect::<Vec<_>>());
+    let cost = |one: &Gpus| Some(cost(&one.node, &one.indices)?.max(least));
+    ratio(cost(&planned)?, cost(&actual)?)
+}
+
 /// Returns `actual` over `planned`; `None` if nothing is to be sent in only one of them.
 fn ratio(planned: f64, actual: f64) -> Option<f64> {
     match (planned > 0.0, actual > 0.0) {
@@ -308,6 +350,7 @@ mod tests {
             node,
             gpus: gpus.to_vec(),
             taken: taken.to_vec(),
+            mates: vec![],
         };
         Compared::new(&plan(), mapping, &found, cost)
     }
@@ -380,6 +423,7 @@ mod tests {
             node: "n1",
             gpus: vec![0, 1],
             taken: vec![],
+            mates: vec![],
         };
         let spread = Placement {
             gpus: vec![],

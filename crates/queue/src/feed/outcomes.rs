@@ -6,8 +6,11 @@ use nvlink_api::crd::domain_class::Mapping;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, Pattern};
 
-use super::Feed;
-use crate::outcome::{Compared, Found, Outcome};
+use super::{Feed, entry::Entry};
+use crate::{
+    Member, Placement,
+    outcome::{Compared, Found, Mate, Outcome},
+};
 
 /// What has changed since it was last asked for.
 #[derive(Debug, Default)]
@@ -55,27 +58,14 @@ impl Feed {
         }
         let member = pod.member.as_ref()?;
         let class = self.classes.get(&member.class)?.as_ref().ok()?;
-        let here = self.gpus.of(node);
-        let held = |own: bool| {
-            let reported = here.reported();
-            // A report without a UID may be about an earlier pod of this name.
-            let is_own = move |one: &Allocation| {
-                let name = one.namespace == member.namespace && one.pod == member.name;
-                name && one.pod_uid.as_ref() == Some(&member.uid)
-            };
-            let gpus = reported.filter(move |(one, _)| is_own(one) == own);
-            gpus.flat_map(|(_, gpus)| gpus)
-        };
-        let here = plan.node.as_deref() == Some(node);
-        let planned = |gpu: &u32| here && plan.gpus.contains(gpu);
         let found = Found {
             node,
-            gpus: held(true).collect(),
-            taken: held(false)
-                .filter(planned)
-                .collect::<BTreeSet<u32>>()
-                .into_iter()
-                .collect(),
+            gpus: self.reported(node, member),
+            taken: self.taken(node, member, plan),
+            mates: match class.shared_host {
+                true => self.mates(id, pod, plan, node),
+                false => Vec::new(),
+            },
         };
         let cost = |node: &str, gpus: &[u32]| self.cost(node, gpus, member.pattern);
         Some(Seated {
@@ -88,6 +78,59 @@ impl Feed {
             ends: !pod.life.is_live(),
             compared: Compared::new(plan, class.mapping, &found, cost),
         })
+    }
+
+    /// Returns the GPUs that the exporter of `node` reports for a pod.
+    fn reported(&self, node: &str, pod: &Member) -> Vec<u32> {
+        let node = self.gpus.of(node);
+        let reported = node.reported();
+        let own = reported.filter(|(one, _)| is_of(one, pod));
+        own.flat_map(|(_, gpus)| gpus).collect()
+    }
+
+    /// Returns the GPUs of the plan of `pod` that its node reports for other pods.
+    fn taken(&self, node: &str, pod: &Member, plan: &Placement) -> Vec<u32> {
+        if plan.node.as_deref() != Some(node) {
+            return Vec::new();
+        }
+        let node = self.gpus.of(node);
+        let reported = node.reported();
+        let others = reported.filter(|(one, _)| !is_of(one, pod));
+        let taken = others.flat_map(|(_, gpus)| gpus);
+        let taken: BTreeSet<u32> = taken.filter(|gpu| plan.gpus.contains(gpu)).collect();
+        taken.into_iter().collect()
+    }
+
+    /// Returns the other pods of the gang of `pod`, which NCCL takes for one host with it; none if
+    /// the gang has pods on other nodes, which it reaches over the network. Of one that is not
+    /// bound yet, what was planned counts.
+    fn mates(&self, id: &Name, pod: &Entry, plan: &Placement, node: &str) -> Vec<Mate> {
+        let gang = pod.job.as_ref().filter(|_| plan.gang.is_some());
+        let gang = gang
+            .and_then(|job| self.jobs.get(job))
+            .into_iter()
+            .flatten();
+        let others = gang.filter(|name| *name != id);
+        let others = others.filter_map(|name| self.pods.get(name));
+        let mut mates = Vec::new();
+        for (other, plan) in others.filter_map(|other| Some((other, other.placement.as_ref()?))) {
+            let (Some(member), true) = (&other.member, other.life.is_live()) else {
+                continue;
+            };
+            if plan.node.as_deref() != Some(node) {
+                return Vec::new();
+            }
+            let actual = match other.life.node() {
+                Some(bound) if bound == node => self.reported(node, member),
+                Some(_) => return Vec::new(),
+                None => plan.gpus.clone(),
+            };
+            mates.push(Mate {
+                planned: plan.gpus.clone(),
+                actual,
+            });
+        }
+        mates
     }
 
     /// Returns the classes that queue, and what chooses the GPUs of their pods.
@@ -104,4 +147,11 @@ impl Feed {
     fn cost(&self, node: &str, gpus: &[u32], pattern: Pattern) -> Option<f64> {
         self.gpus.known(node)?.hardware.cost(gpus, pattern)
     }
+}
+
+/// Reports whether an allocation is that of a pod. One without a UID may be about an earlier pod of
+/// this name.
+fn is_of(allocation: &Allocation, pod: &Member) -> bool {
+    let name = allocation.namespace == pod.namespace && allocation.pod == pod.name;
+    name && allocation.pod_uid.as_ref() == Some(&pod.uid)
 }

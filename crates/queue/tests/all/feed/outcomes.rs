@@ -153,6 +153,98 @@ fn a_plan_that_was_met_makes_no_event_and_stays_met() {
     assert_eq!(review.tell(NOW), []);
 }
 
+/// Returns a pod of a gang of two on GPU `gpu` of the node.
+fn member(name: &str, gpu: u32) -> Value {
+    let mut pod = pod(name, 1, 5);
+    pod["spec"]["schedulingGates"] = json!([]);
+    pod["spec"]["nodeName"] = json!("n1");
+    let plan = json!({
+        "plan": "7-1", "at": "2026-08-01T10:00:00Z", "gang": "gang pair", "node": "n1", "gpus": [gpu],
+        "rank": gpu, "cost": 1e-8, "quality": 1.0,
+    });
+    pod["metadata"]["annotations"] = json!({
+        labels::GANG: "pair", labels::GANG_SIZE: "2", labels::QUEUE_PLACEMENT: plan.to_string(),
+    });
+    pod
+}
+
+/// Puts two pods of a gang, planned on the bridged GPUs 0 and 1, and reports what they have.
+fn pair(shared_host: bool, gpus: [u32; 2]) -> (Queue, Review) {
+    let (mut queue, review) = (Queue::new(), Review::default());
+    queue.class(Some(json!({
+        "whenUnavailable": "Queue", "queueTimeout": "1h", "sharedHost": shared_host
+    })));
+    queue.feed.pod(member("a", 0));
+    queue.feed.pod(member("b", 1));
+    let held = |name: &str, gpu| held(name, Some(&format!("uid of {name}")), &[gpu]);
+    report(&mut queue, vec![held("a", gpus[0]), held("b", gpus[1])]);
+    (queue, review)
+}
+
+#[test]
+fn pods_of_one_host_are_judged_by_what_reaches_across_them() {
+    let outcomes = |shared_host, gpus| {
+        let (mut queue, mut review) = pair(shared_host, gpus);
+        let actual = changes(&mut review, &mut queue).into_iter();
+        let actual: Vec<Option<f64>> = actual.map(|(_, both)| both.unwrap()[1]).collect();
+        let tellings = review.tell(NOW);
+        let reasons: Vec<_> = tellings
+            .iter()
+            .map(|one| condition(one)["reason"].as_str().unwrap().to_owned())
+            .collect();
+        let message = condition(&tellings[0])["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        (actual, reasons, message)
+    };
+    // Across the bridges: both pods have one GPU each, and the pair has no NVLink.
+    let (qualities, reasons, message) = outcomes(true, [1, 2]);
+    assert_eq!(reasons, ["OtherGpus"; 2]);
+    assert!(
+        qualities.iter().all(|it| it.unwrap() < 0.7),
+        "{qualities:?}"
+    );
+    assert!(
+        message.contains("its gang's communication takes "),
+        "{message}"
+    );
+    // The other bridge, and the planned one the other way round.
+    for gpus in [[2, 3], [1, 0]] {
+        let (qualities, reasons, _) = outcomes(true, gpus);
+        assert_eq!(reasons, ["Equivalent"; 2]);
+        assert_eq!(qualities, [Some(1.0); 2]);
+    }
+    // NCCL takes them for two hosts: the network is as slow for any GPU.
+    let (qualities, reasons, _) = outcomes(false, [1, 2]);
+    assert_eq!(reasons, ["Equivalent"; 2]);
+    assert_eq!(qualities, [Some(1.0); 2]);
+}
+
+#[test]
+fn a_pod_of_one_host_waits_for_the_reports_of_the_others() {
+    let (mut queue, mut review) = pair(true, [1, 2]);
+    report(&mut queue, vec![held("a", Some("uid of a"), &[1])]);
+    let none = [None; 2];
+    let known = |changes: Vec<(Name, Option<[Option<f64>; 2]>)>| {
+        changes
+            .into_iter()
+            .map(|(_, both)| both.unwrap()[1])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(known(changes(&mut review, &mut queue)), none);
+    assert_eq!(review.tell(NOW), []);
+    let both = [("a", 1), ("b", 2)];
+    let both = both.map(|(name, gpu)| held(name, Some(&format!("uid of {name}")), &[gpu]));
+    report(&mut queue, both.to_vec());
+    assert!(
+        known(changes(&mut review, &mut queue))
+            .iter()
+            .all(Option::is_some)
+    );
+    assert_eq!(review.tell(NOW).len(), 2);
+}
+
 #[test]
 fn pods_without_a_plan_and_pods_that_end_are_left_alone() {
     let (mut queue, mut review) = (Queue::new(), Review::default());
