@@ -166,7 +166,7 @@ impl Board {
         for one in waiting {
             let notice = Notice {
                 asks: self.asking.contains(&one.job),
-                ..Notice::new(one, feed.obstacle(&one.job))
+                ..Notice::new(one, feed.obstacle_to(&one.job, &one.reason).as_ref())
             };
             for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
                 let Some(member) = feed.member(pod) else {

@@ -59,8 +59,19 @@ pub enum Obstacle {
     Alone(Box<str>, Box<str>),
     /// One of its pods has a PersistentVolumeClaim without a volume: the pod, and the claim.
     Unbound(Box<str>, Box<str>),
+    /// Its class gives GPUs by claims, which the cluster cannot serve.
+    NoDriver(NoDriver),
     /// Its class cannot be used, for this reason.
     Unaccepted(Box<str>),
+}
+
+/// Why claims for GPUs get none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoDriver {
+    /// The DeviceClass of this name does not exist.
+    NoClass(Box<str>),
+    /// No ResourceSlice lists a GPU.
+    NoSlice,
 }
 
 /// The pod that shows it.
@@ -137,7 +148,9 @@ impl Notice {
         let incomplete = waiting.reason == Reason::Incomplete;
         Self {
             reason: waiting.reason.clone(),
-            obstacle: obstacle.filter(|_| incomplete).cloned(),
+            obstacle: obstacle
+                .filter(|one| incomplete || matches!(one, Obstacle::NoDriver(_)))
+                .cloned(),
             position: Some(waiting.class_position),
             eta: waiting.eta,
             deadline: waiting.deadline,
@@ -174,7 +187,8 @@ impl Notice {
                 Obstacle::Doubt(_)
                 | Obstacle::Gated(..)
                 | Obstacle::Alone(..)
-                | Obstacle::Unbound(..),
+                | Obstacle::Unbound(..)
+                | Obstacle::NoDriver(_),
             )
             | None => words::word(&self.reason, self.grows),
         }
@@ -304,12 +318,23 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         Some(Obstacle::Unbound(pod, claim)) => format!(
             "PersistentVolumeClaim {claim} of pod {pod} has no volume yet: `kubectl describe pvc` shows why"
         ),
+        Some(Obstacle::NoDriver(why)) => no_driver(why, about.class),
         Some(Obstacle::Unaccepted(why)) => {
             let class = about.class;
             format!("its class {class} cannot be used, so it waits until that is corrected: {why}")
         }
         None => words::sentence(reason, about.reach, about.project, about.grows),
     }
+}
+
+fn no_driver(why: &NoDriver, class: &str) -> String {
+    let lacks = match why {
+        NoDriver::NoClass(name) => format!("DeviceClass {name} does not exist"),
+        NoDriver::NoSlice => "no ResourceSlice lists a GPU".to_owned(),
+    };
+    format!(
+        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {lacks}: an administrator installs NVIDIA's DRA driver for GPUs, or uses another devices.mapping"
+    )
 }
 
 fn has_moved(from: Option<u32>, to: Option<u32>) -> bool {

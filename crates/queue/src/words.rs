@@ -97,10 +97,16 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
             format!("it needs {} {}, and none is free", gpus(asked), within(asked, scope))
         }
         Reason::Full { asked, free } => format!(
-            "it needs {} {}, and at most {free} {} free",
+            "it needs {} {}, and at most {free} {} free{}",
             gpus(asked),
             within(asked, scope),
-            are(free)
+            are(free),
+            match scope {
+                Scope::Cluster if asked > 1 => "",
+                Scope::Gpu | Scope::Node => " on one",
+                _ if asked == 1 => " on one",
+                _ => " in one",
+            }
         ),
         Reason::Resources { asked } => format!(
             "{} {} free {}, but not with the CPU, memory and other resources that it requests",

@@ -293,7 +293,11 @@ fn room(chosen: &Chosen, view: &View) -> Room {
             room.largest
         )),
         (_, fitting, 0) => Room::Taken((!chosen.is_queued()).then(|| format!(
-            "all {fitting} nodes of class {name:?} that have a domain of {need} {healthy}GPUs are in use: the pod will wait"
+            "{} in use: the pod will wait",
+            match fitting {
+                1 => format!("the only node of class {name:?} that has a domain of {need} {healthy}GPUs is"),
+                _ => format!("all {fitting} nodes of class {name:?} that have a domain of {need} {healthy}GPUs are"),
+            }
         ))),
         _ => Room::Now,
     }

@@ -142,6 +142,12 @@ impl Devices {
         named || classes.any(|class| class.resource.as_deref() == Some(resource))
     }
 
+    /// Reports whether a DeviceClass exists.
+    #[must_use]
+    pub fn has_class(&self, name: &str) -> bool {
+        self.classes.contains_key(name)
+    }
+
     /// Returns the names of the DeviceClasses of GPUs, with the extended resources that they serve.
     pub fn extended(&self) -> impl Iterator<Item = (&str, &str)> {
         let gpus = self.classes.iter().filter(|(_, class)| class.gpus);

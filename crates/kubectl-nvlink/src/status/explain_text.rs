@@ -40,6 +40,10 @@ impl Explained {
         if let Some(gang) = &self.gang {
             let pods = match (gang.pods, gang.size) {
                 (pods, Some(size)) => format!("{pods} of {size} pods exist"),
+                // Its size mattered while it waited.
+                (pods, None) if self.state != "waiting" => {
+                    words::plural(u32::try_from(pods).unwrap_or(u32::MAX), "pod")
+                }
                 (1, None) => "1 pod exists; how many the gang has is not known".to_owned(),
                 (pods, None) => format!("{pods} pods exist; how many the gang has is not known"),
             };

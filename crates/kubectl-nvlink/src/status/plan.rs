@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) feed: Feed,
     pub(super) planner: Planner,
     pub(super) round: Round,
+    /// Whether DeviceClasses and ResourceSlices may be read.
+    sees_drivers: bool,
 }
 
 impl Plan {
@@ -74,15 +76,21 @@ impl Plan {
             feed,
             planner,
             round,
+            sees_drivers: [&state.objects.device_classes, &state.objects.slices]
+                .iter()
+                .all(|kind| kind.hidden.is_none()),
         }
     }
 
     /// Returns why a job waits, as a sentence without its end.
     pub(super) fn why(&self, waiting: &Waiting, job: &Job) -> String {
-        let obstacle = self.feed.obstacle(&waiting.job);
+        let obstacle = self.feed.obstacle_to(&waiting.job, &waiting.reason);
         // `explain` shows doubts beside the gang.
-        let gated = obstacle.filter(|it| matches!(it, Obstacle::Gated(..)));
-        Notice::new(waiting, gated).why(About {
+        let shown = obstacle.filter(|it| match it {
+            Obstacle::NoDriver(_) => self.sees_drivers,
+            it => matches!(it, Obstacle::Gated(..)),
+        });
+        Notice::new(waiting, shown.as_ref()).why(About {
             class: &job.class,
             project: &job.project,
             reach: job.reach(),

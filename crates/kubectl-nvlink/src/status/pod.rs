@@ -32,12 +32,15 @@ pub(super) fn describe(state: &State<'_>, pod: &Pod<'_>, life: &Life, this: &mut
         }
         Life::Waiting { .. } | Life::Running { .. } | Life::Deleting { .. } => {}
     }
+    let otherwise = otherwise(pod);
+    let moved = otherwise.is_some();
     if let Some(node) = life.node() {
-        holds(state, pod, node, messages);
-        messages.extend(otherwise(pod));
+        let planned = otherwise.is_none() && pod.placement().is_some();
+        holds(state, pod, node, planned, messages);
+        messages.extend(otherwise);
     }
     unqueued(state, pod, life, messages);
-    why(this);
+    why(this, moved);
 }
 
 /// Returns the state in one word and in one sentence.
@@ -127,8 +130,9 @@ fn containers(pod: &Pod<'_>) -> Option<String> {
     all.into_iter().find_map(waits)
 }
 
-/// Says which GPUs a pod on `node` holds, and how good they are.
-fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, messages: &mut Vec<String>) {
+/// Says which GPUs a pod on `node` holds, and how good they are; of those that were `planned`, the
+/// queue says that.
+fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: &mut Vec<String>) {
     if pod.gpus == 0 {
         messages.push("it requests no GPU".to_owned());
         return;
@@ -172,7 +176,7 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, messages: &mut Vec<String
         .as_ref()
         .map_or(Pattern::AllReduce, |member| member.pattern);
     let quality = published.and_then(|published| published.hardware.quality(&gpus, pattern));
-    if let Some(quality) = quality.filter(|_| gpus.len() > 1) {
+    if let Some(quality) = quality.filter(|_| gpus.len() > 1 && !planned) {
         messages.push(format!(
             "the bandwidth between them is {:.0} % of the best that {} have on this node",
             quality * 100.0,
@@ -210,8 +214,8 @@ fn unqueued(state: &State<'_>, pod: &Pod<'_>, life: &Life, messages: &mut Vec<St
     }
 }
 
-/// Says what webhook and queue decided.
-fn why(this: &mut Explained) {
+/// Says what webhook and queue decided. A pod that has `moved` has other GPUs.
+fn why(this: &mut Explained, moved: bool) {
     let text = |value: &Option<Value>, key: &str| {
         let text = value.as_ref()?.get(key)?.as_str()?;
         (!text.is_empty()).then(|| text.to_owned())
@@ -240,8 +244,12 @@ fn why(this: &mut Explained) {
         [gpu] => sentence += &format!(", GPU {gpu}"),
         gpus => sentence += &format!(", GPUs {} in rank order", gpus.join(",")),
     }
-    if let Some(quality) = field("quality").and_then(Value::as_f64) {
-        sentence += &format!(", with {:.0} % of the best bandwidth", quality * 100.0);
+    let communicates = this.gpus > 1 || this.gang.is_some();
+    let quality = field("quality").and_then(Value::as_f64);
+    if let Some(quality) = quality.filter(|_| communicates && !moved) {
+        let percent = quality * 100.0;
+        sentence +=
+            &format!(", with {percent:.0} % of the best bandwidth on empty nodes of the class");
     }
     if let Some(why) = text(&this.placement, "why") {
         sentence += &format!(": {why}");

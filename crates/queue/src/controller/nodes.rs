@@ -56,7 +56,8 @@ impl State {
         waiting: &Waiting,
         fresh: &mut HashMap<&'a str, usize>,
     ) -> Option<(Want, Millis)> {
-        if !lacks_nodes(&waiting.reason) || self.feed.obstacle(&waiting.job).is_some() {
+        let obstacle = || self.feed.obstacle_to(&waiting.job, &waiting.reason);
+        if !lacks_nodes(&waiting.reason) || obstacle().is_some() {
             return None;
         }
         let pods = self.feed.pods_of(&waiting.job);

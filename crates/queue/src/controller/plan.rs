@@ -265,8 +265,8 @@ impl State {
         let Some(member) = members.next() else {
             return;
         };
-        let obstacle = self.feed.obstacle(&reject.job);
-        let why = notice::why(&reject.reason, obstacle, About::from(member));
+        let obstacle = self.feed.obstacle_to(&reject.job, &reject.reason);
+        let why = notice::why(&reject.reason, obstacle.as_ref(), About::from(member));
         let never = reject.reason.is_never() && !member.grows;
         let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());

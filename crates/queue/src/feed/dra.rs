@@ -20,6 +20,7 @@ use super::{Feed, entry::Entry};
 use crate::{
     Placement,
     claim::{self, Asks},
+    notice::NoDriver,
 };
 
 /// The set of nodes whose GPUs a claim can ask for. No class can have this name.
@@ -137,6 +138,24 @@ impl Feed {
             .filter(is_of)
             .map(ToString::to_string)
             .collect()
+    }
+
+    /// Returns why the claims of a job get no GPUs on any node; `None` if they might, or if an autoscaler
+    /// may add nodes.
+    pub(super) fn no_driver(&self, job: &Name) -> Option<NoDriver> {
+        let member = self.pods_of(job).find_map(|pod| self.member(pod))?;
+        let class = self.classes.get(&member.class)?.as_ref().ok()?;
+        if class.mapping != Mapping::Claim || member.grows {
+            return None;
+        }
+        let devices = self.gpus.devices();
+        match devices.listed().next() {
+            _ if !devices.has_class(&class.device_class) => {
+                Some(NoDriver::NoClass(class.device_class.as_str().into()))
+            }
+            None => Some(NoDriver::NoSlice),
+            Some(_) => None,
+        }
     }
 
     /// Returns what a pod says of the claim by which it gets its GPUs; `None` if it needs none.

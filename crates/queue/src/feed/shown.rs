@@ -1,6 +1,6 @@
 //! What pods show, for the board.
 
-use nvlink_planner::{Millis, Name, Seat};
+use nvlink_planner::{Millis, Name, Reason, Seat};
 
 use super::{Feed, entry::Entry};
 use crate::{Life, notice::Obstacle};
@@ -145,10 +145,18 @@ impl Feed {
         self.seats.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns what keeps a job from starting, besides GPUs.
+    /// Returns what keeps a job from starting that its pods, or the API server, say.
     #[must_use]
     pub fn obstacle(&self, job: &Name) -> Option<&Obstacle> {
         self.obstacles.get(job)
+    }
+
+    /// Returns the same, or what hides behind the `reason` that the planner gives.
+    #[must_use]
+    pub fn obstacle_to(&self, job: &Name, reason: &Reason) -> Option<Obstacle> {
+        let driver = || reason.is_never().then(|| self.no_driver(job)).flatten();
+        let own = self.obstacle(job).cloned();
+        own.or_else(|| driver().map(Obstacle::NoDriver))
     }
 
     /// Returns the names of the pods of a job.

@@ -1,11 +1,13 @@
 //! Nodes whose GPUs a DRA driver lists.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
+use nvlink_api::class::Class;
 use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
 use nvlink_queue::{
     Placement,
     claim::{Asks, Named, asks_for, is_later, object},
+    notice::{About, Notice},
     placement::id,
 };
 use nvlink_topology::{Allocation, labels};
@@ -122,6 +124,38 @@ fn plain_requests_go_where_something_serves_them() {
     assert!(queue.released(NOW).is_empty());
     queue.node(json!({"nvidia.com/gpu": "4"}));
     assert_eq!(queue.released(NOW), ["team/a"], "a plugin as well");
+}
+
+#[test]
+fn a_class_of_claims_without_a_driver_names_what_is_missing() {
+    let why = |queue: &mut Queue| {
+        assert!(queue.released(NOW).is_empty());
+        let waiting = queue.planner.round(NOW).waiting.remove(0);
+        let obstacle = queue.feed.obstacle_to(&waiting.job, &waiting.reason);
+        let notice = Notice::new(&waiting, obstacle.as_ref());
+        assert_eq!((notice.word(), notice.is_warning()), ("Impossible", true));
+        let member = queue.feed.member(&"team/a".into()).unwrap();
+        notice.why(About::from(member))
+    };
+    let mut queue = Queue::new();
+    let class = json!({
+        "placement": {"whenUnavailable": "Queue", "queueTimeout": "1h"},
+        "devices": {"mapping": "Claim"},
+    });
+    let class = Class::new("line", &read(class)).unwrap();
+    queue.feed.class("line", Some(Ok(Arc::new(class))));
+    queue.feed.pod(pod("a", 1, 1));
+    let said = why(&mut queue);
+    assert!(
+        said.contains("but DeviceClass gpu.nvidia.com does not exist: an administrator installs"),
+        "{said}"
+    );
+    let class = DeviceClass::of(&read(json!({})));
+    queue.feed.device_class(DRIVER, Some(class));
+    let said = why(&mut queue);
+    assert!(said.contains("but no ResourceSlice lists a GPU"), "{said}");
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    assert_eq!(queue.released(NOW), ["team/a"]);
 }
 
 #[test]
