@@ -144,7 +144,7 @@ fn a_class_of_claims_without_a_driver_names_what_is_missing() {
     });
     let class = Class::new("line", &read(class)).unwrap();
     queue.feed.class("line", Some(Ok(Arc::new(class))));
-    queue.feed.pod(pod("a", 1, 1));
+    queue.feed.pod(claiming("a", 1, 1));
     let said = why(&mut queue);
     assert!(
         said.contains("but DeviceClass gpu.nvidia.com does not exist: an administrator installs"),
