@@ -6,13 +6,13 @@ SHELL := /bin/bash
 # workspace, because cargo compiles dependencies again for another one.
 UNIT := --workspace --locked --lib --bins --test '[!e]*' --test 'e[!2]*'
 
-.PHONY: help check generate demo demo-observe test bench lint dist images manifests packages packages-demo control-plane helm toolchain
+.PHONY: help check generate demo demo-observe test bench lint dist images manifests docs packages packages-demo control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 SCRIPTS := .ci/run tests/generate tests/runner tests/step tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
 	deploy/architecture.sh deploy/dist deploy/helm deploy/images/build deploy/manifests deploy/programs \
 	deploy/licenses/place deploy/licenses/tool deploy/licenses/write \
-	dashboards/build dashboards/tools dashboards/check/run
+	dashboards/build dashboards/tools dashboards/check/run docs/build
 
 # Nodes need root. sudo would drop what tells where the programs are.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo)) env PATH="$$PATH" HOME="$$HOME" \
@@ -74,6 +74,9 @@ images: dist ## build the images of nvlink-exporter and nvlink-webhook as OCI ar
 
 manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
 	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)")
+
+docs: ## build the documentation as a searchable site, into target/docs, and check its links
+	@tests/step "documentation" cargo="https://rustup.rs" python3="the package python3" -- docs/build "$(TARGET)/docs"
 
 packages: ## install missing Debian packages: etcd, Prometheus, Chromium, runc, buildah, QEMU, cross compilers
 	@tests/controlplane/packages

@@ -170,7 +170,7 @@ fn the_unit_is_valid_and_hardened() {
     fs::write(&file, unit).unwrap();
     let analyze = || Command::new("systemd-analyze");
     run(analyze().args(["verify", "--man=no"]).arg(&file));
-    // docs/exporter.md states the exposure, 1.3 of 10.
+    // docs/service.md states the exposure, 1.3 of 10.
     let security = ["security", "--offline=true", "--threshold=13"];
     run(analyze().args(security).arg(&file));
 }

@@ -8,6 +8,7 @@
 mod alerts;
 mod chart;
 mod dashboards;
+mod docs;
 mod readme;
 
 use std::{
