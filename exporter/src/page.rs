@@ -13,7 +13,10 @@ mod ring;
 mod scene;
 mod trouble;
 
+use std::time::Duration;
+
 use axum::Router;
+use k8s_openapi::jiff::Timestamp;
 use nvlink_runtime::page::{self, Asset};
 
 use crate::{output::summary, snapshot::View};
@@ -38,15 +41,11 @@ pub fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
 /// The same view gives the same page, byte for byte.
 #[must_use]
 pub fn render(view: &View, metrics: &str) -> String {
-    let scene = view.data().map(|data| Scene::new(view, data));
-    let name = scene.as_ref().map_or("nvlink-exporter", |scene| {
-        &scene.data.topology.metadata.name
-    });
-    let (mark, body) = match &scene {
-        Some(scene) => content(scene),
-        None => ("✕ ", nothing(view)),
+    let (mark, body) = match view.data() {
+        Some(data) => content(&Scene::new(view, data)),
+        None => ("✕ ", failure(view)),
     };
-    let (name, metrics) = (escape(name), escape(metrics));
+    let (name, metrics) = (escape(&view.node), escape(metrics));
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -78,42 +77,86 @@ fn age(view: &View) -> String {
     }
 }
 
-/// Renders the content of a page without data.
-fn nothing(view: &View) -> String {
-    let (title, text) = match (&view.snapshot, view.age) {
-        (None, _) => ("No collection has finished yet.", String::new()),
-        (Some(_), None) => ("No collection has succeeded yet.", String::new()),
-        (Some(_), Some(age)) => (
-            "There are no current data.",
-            format!("The last good collection is {} s old.", age.as_secs()),
+/// Renders the content of a page without data: the error, and below it the last graph, if there was one.
+fn failure(view: &View) -> String {
+    let past = view.past();
+    let last = view.last.as_ref().and_then(|last| last.data.as_ref());
+    let graph = last.map_or_else(String::new, |data| {
+        let scene = Scene {
+            jobs: Vec::new(),
+            ..Scene::new(&past, data)
+        };
+        format!(
+            "<div class=\"past\" id=\"graph\">\n<h2>The last graph</h2>\n{}{}</div>\n",
+            about(&scene),
+            graph(&scene)
+        )
+    });
+    error(view, !graph.is_empty()) + &graph
+}
+
+/// Renders why there are no data, and since when.
+fn error(view: &View, has_graph: bool) -> String {
+    let title = match (&view.snapshot, view.age) {
+        (None, _) => "No collection has finished yet".to_owned(),
+        (Some(_), None) => format!(
+            "No collection has succeeded since the start, at {}",
+            ago(view, view.since_start)
         ),
+        (Some(_), Some(age)) => format!("No current data since {}", ago(view, age)),
+    };
+    let (id, below) = match has_graph {
+        true => ("", "The graph below is from the last good collection."),
+        // The link that skips the header leads here.
+        false => (" id=\"node\" tabindex=\"-1\"", ""),
     };
     let error = view.snapshot.as_ref().and(view.error()).unwrap_or_default();
     format!(
-        "<section class=\"troubles bad\" id=\"node\" tabindex=\"-1\"><h2 role=\"status\">✕ {title}</h2>\n\
-         <p>{text}</p>\n<p class=\"error\">{}</p></section>\n",
+        "<section class=\"troubles bad\"{id}><h2 role=\"status\">✕ {title}</h2>\n\
+         <p class=\"error\">{}</p>\n<p>{below}</p></section>\n",
         escape(&error)
     )
 }
 
+/// Returns the time of day and the date of so long ago.
+fn ago(view: &View, ago: Duration) -> String {
+    let at = view.clock.now.checked_sub(ago);
+    let seconds = at.and_then(|at| i64::try_from(view.clock.unix(at)?).ok());
+    match seconds.and_then(|at| Timestamp::from_second(at).ok()) {
+        Some(time) => time.strftime("%H:%M:%S UTC on %Y-%m-%d").to_string(),
+        None => format!("{} s ago", ago.as_secs()),
+    }
+}
+
 /// Renders the mark of the title, and the content of the page.
 fn content(scene: &Scene<'_>) -> (&'static str, String) {
+    let troubles = trouble::find(scene);
+    let html = format!(
+        "{}{}<div id=\"graph\">\n{}{}</div>\n",
+        about(scene),
+        trouble::render(&troubles),
+        jobs::render(scene),
+        graph(scene)
+    );
+    (if troubles.is_empty() { "" } else { "▲ " }, html)
+}
+
+/// Renders what the node is, in a line.
+fn about(scene: &Scene<'_>) -> String {
     let spec = scene.spec();
     let source = scene.view.snapshot.as_ref();
     let source = source.map_or("", |snapshot| &snapshot.health.source);
     let measured = summary::measured(spec)
         .map(|measured| format!(" · bandwidths measured: {}", escape(&measured)));
-    let mut html = format!(
+    format!(
         "<p class=\"about\">{} · {} · from {}{}</p>\n",
         escape(&summary::models_left(&spec.gpus, scene.data.lost.len())),
         summary::interconnect(spec),
         escape(source),
         measured.unwrap_or_default()
-    );
-    let troubles = trouble::find(scene);
-    html += &trouble::render(&troubles);
-    html += &jobs::render(scene);
-    html += &panels::render(scene);
-    html += &nics::render(spec);
-    (if troubles.is_empty() { "" } else { "▲ " }, html)
+    )
+}
+
+fn graph(scene: &Scene<'_>) -> String {
+    panels::render(scene) + &nics::render(scene.spec())
 }

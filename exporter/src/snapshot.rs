@@ -74,6 +74,8 @@ pub struct Latest {
     node: ArcSwap<String>,
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
+    /// The last collection that returned data.
+    good: ArcSwapOption<Snapshot>,
     placements: ArcSwapOption<Placements>,
     /// What an earlier process recorded in the cluster; none before it was read.
     earlier: ArcSwapOption<Record>,
@@ -100,6 +102,7 @@ impl Latest {
             node: ArcSwap::from_pointee(node),
             snapshot: ArcSwapOption::empty(),
             good_at: ArcSwapOption::empty(),
+            good: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
             earlier: ArcSwapOption::empty(),
             results: ArcSwapOption::empty(),
@@ -152,14 +155,16 @@ impl Latest {
     }
 
     pub fn publish(&self, snapshot: Snapshot) {
+        let snapshot = Arc::new(snapshot);
         if let Some(data) = &snapshot.data {
             // A recording has a name of its own.
             let node = data.topology.metadata.name.clone();
             self.node.store(Arc::new(node));
             self.good_at
                 .store(Some(Arc::new(snapshot.health.started())));
+            self.good.store(Some(Arc::clone(&snapshot)));
         }
-        self.snapshot.store(Some(Arc::new(snapshot)));
+        self.snapshot.store(Some(snapshot));
         self.changed.notify_waiters();
     }
 
@@ -188,6 +193,7 @@ impl Latest {
             },
             results: self.results.load_full(),
             snapshot,
+            last: self.good.load_full(),
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
             silent: self
@@ -242,6 +248,8 @@ pub struct View {
     pub node: Arc<String>,
     /// The last collection; none before the end of the first one.
     pub snapshot: Option<Arc<Snapshot>>,
+    /// The last collection that returned data, which may be old.
+    pub last: Option<Arc<Snapshot>>,
     /// The last placements, in the indices of the snapshot; none before the
     /// first ones are known.
     pub placements: Option<Arc<Placements>>,
@@ -293,6 +301,17 @@ impl View {
     pub fn data(&self) -> Option<&Reading> {
         let snapshot = self.snapshot.as_deref().filter(|_| self.is_fresh())?;
         snapshot.data.as_ref()
+    }
+
+    /// Returns the state of the last collection that returned data, without jobs: for people, who still
+    /// see the node while it cannot be read.
+    #[must_use]
+    pub fn past(&self) -> Self {
+        Self {
+            snapshot: self.last.clone(),
+            placements: None,
+            ..self.clone()
+        }
     }
 
     /// Returns why data are missing, all or some of them.

@@ -5,7 +5,7 @@ use nvlink_api::class::duration;
 use nvlink_planner::{Deadline, Eta, Millis, OnTimeout, Reason, Why};
 use nvlink_topology::{Scope, labels};
 
-use super::Member;
+use super::{Member, notice::IMPOSSIBLE};
 
 /// Returns the reason as one word, as conditions and Events have it. Of a class that `grows`, nodes may
 /// come that do not exist yet.
@@ -13,7 +13,7 @@ pub fn word(reason: &Reason, grows: bool) -> &'static str {
     match reason {
         reason if grows && reason.is_never() => "Growing",
         Reason::Incomplete => "Incomplete",
-        Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => "Impossible",
+        Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => IMPOSSIBLE,
         Reason::Silent => "Silent",
         Reason::Quota { .. } => "Quota",
         Reason::Full { .. } => "Full",

@@ -1,7 +1,7 @@
 //! One GPU: a card with its links, which opens to a table of them.
 
 use nvlink_source::FabricState;
-use nvlink_topology::Gpu;
+use nvlink_topology::{Edge, Gpu, Via};
 
 use super::{
     html::{count, escape, percent, rate, spaced},
@@ -28,7 +28,7 @@ pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String
         "<details class=\"gpu{class}\" id=\"gpu-{index}\"><summary><b>GPU {index}</b>{marks}{badges}\
          {strip}<span class=\"sum\">{sum}</span></summary>\n{more}</details>\n",
         strip = strip(scene, lanes),
-        sum = sum(gpu, lanes),
+        sum = sum(scene, gpu, lanes),
         more = more(scene, gpu, lanes),
     )
 }
@@ -99,9 +99,9 @@ fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
 }
 
 /// Summarizes the links in one line.
-fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+fn sum(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let Some(up) = summary::links_up(gpu) else {
-        return "links not known".to_owned();
+        return unread(scene, gpu);
     };
     if lanes.is_empty() {
         return "no NVLink".to_owned();
@@ -121,6 +121,27 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let parts = [Some(plain(format!("{up} up"))), load, traffic.map(plain)];
     let parts = parts.into_iter().flatten();
     parts.collect::<Vec<_>>().join(" ")
+}
+
+/// Says what is not known of a GPU whose links were not read one by one: it may be known how many lead
+/// to which GPU.
+fn unread(scene: &Scene<'_>, gpu: &Gpu) -> String {
+    let all = scene.spec().edges.iter();
+    let own: Vec<&Edge> = all
+        .filter(|edge| edge.a == gpu.index || edge.b == gpu.index)
+        .collect();
+    let of = |direct: bool| {
+        let kind = own
+            .iter()
+            .filter(move |edge| (edge.via == Via::Direct) == direct);
+        kind.map(|edge| edge.links as usize)
+    };
+    // Direct links lead to one GPU each; those to switches lead to every other GPU.
+    let (direct, switched): (usize, _) = (of(true).sum(), of(false).max());
+    match direct + switched.unwrap_or(0) {
+        0 => "NVLink not known".to_owned(),
+        known => format!("{}, state and load not known", count(known, "link")),
+    }
 }
 
 /// Returns the bytes per second that links send and receive together; `measuring…`

@@ -5,51 +5,80 @@
   const PERIOD = 3000;
   const PATIENCE = 5000;
 
-  const age = document.getElementById("age");
-  const silent = document.getElementById("silent");
-  const main = document.getElementById("main");
-  let known = Number(age.dataset.age);
-  let fetched = performance.now();
-  let failed = false;
+  const byId = (id) => document.getElementById(id);
+  const age = byId("age");
+  const silent = byId("silent");
+  const main = byId("main");
+  // When the last good answer came, and when the shown data were read.
+  let answered = performance.now();
+  let read = answered - 1000 * Number(age.dataset.age);
+  // Returns what is wrong, if something is.
+  let failure;
   let timer;
   // The elements with an id, before the page is updated.
   let elements = new Map();
 
   // The age keeps counting between two answers, and when no more answers come.
   function tick() {
-    const since = Math.round((performance.now() - fetched) / 1000);
-    if (!Number.isNaN(known)) {
-      set(age, `${known + since} s ago`);
-    }
-    if (failed) {
-      set(silent, `✕ The exporter has not answered for ${since} s. The page shows its last answer.`);
-    }
+    if (!Number.isNaN(read)) set(age, `${seconds(read)} s ago`);
+    if (failure) set(silent, failure());
   }
 
   function set(element, text) {
     if (element.textContent !== text) element.textContent = text;
   }
 
+  function seconds(since) {
+    return Math.round((performance.now() - since) / 1000);
+  }
+
+  function span(since) {
+    const start = new Date(Date.now() - performance.now() + since);
+    return `${seconds(since)} s, since ${start.toISOString().slice(11, 19)} UTC`;
+  }
+
   async function refresh() {
     clearTimeout(timer);
     if (document.hidden) return;
+    let did = "not answered";
+    let silently = false;
     try {
       const signal = AbortSignal.timeout(PATIENCE);
       const answer = await fetch(location.pathname, { cache: "no-store", signal });
-      if (!answer.ok) throw new Error(answer.statusText);
+      if (!answer.ok) {
+        did = `answered with status ${answer.status}`;
+        throw new Error(did);
+      }
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const kept = keep(next);
       show(next);
-      fetched = performance.now();
-      known = Number(next.getElementById("age").dataset.age);
-      failed = false;
+      answered = performance.now();
+      if (!kept) read = answered - 1000 * Number(next.getElementById("age").dataset.age);
+      failure = kept && (() => `✕ The exporter has had no data for ${span(read)}. The page shows the last graph.`);
     } catch {
-      failed = true;
+      silently = true;
+      failure = () => `✕ The exporter has ${did} for ${span(answered)}. The page shows its last good answer.`;
     }
-    silent.hidden = !failed;
-    document.body.classList.toggle("silent", failed);
+    silent.hidden = !failure;
+    document.body.classList.toggle("silent", silently);
     tick();
     clearTimeout(timer);
     timer = setTimeout(refresh, PERIOD);
+  }
+
+  // An exporter that started again and cannot read its node knows no graph: the last one stays below
+  // the error, with the name of its node.
+  function keep(next) {
+    const graph = byId("graph");
+    if (!graph || next.getElementById("graph")) return false;
+    const last = graph.cloneNode(true);
+    last.classList.add("past");
+    // The graph has an element with this id, too.
+    next.getElementById("node")?.removeAttribute("id");
+    next.getElementById("main").append(last);
+    next.querySelector("h1").textContent = document.querySelector("h1").textContent;
+    next.title = document.title.replace(/^([✕▲] )?/, "✕ ");
+    return true;
   }
 
   function show(next) {

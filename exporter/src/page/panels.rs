@@ -56,11 +56,15 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
     html + "</div>\n"
 }
 
-/// Renders the legend, if there are any links.
+/// Renders the legend of what is drawn: links, and the numbers between GPUs.
 fn legend(scene: &Scene<'_>) -> String {
+    let places = places(scene);
     let links = scene.spec().gpus.iter().flat_map(|gpu| &gpu.links);
     if links.flatten().next().is_none() {
-        return String::new();
+        return match places.is_empty() {
+            true => String::new(),
+            false => format!("<p class=\"legend\">{places}</p>\n"),
+        };
     }
     let (class, load) = match scene.measuring {
         true => ("wait", "measuring…"),
@@ -71,8 +75,7 @@ fn legend(scene: &Scene<'_>) -> String {
      <span><i class=\"rise l5\"></i> new errors</span> \
      <span><i class=\"down\"></i> missing</span> \
      <span><i class=\"{class}\"></i> {load}</span> \
-     <span><i class=\"unused\"></i> unused</span>{}</p>\n",
-        places(scene)
+     <span><i class=\"unused\"></i> unused</span>{places}</p>\n"
     )
 }
 

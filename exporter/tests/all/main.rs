@@ -17,6 +17,7 @@ mod input;
 #[allow(dead_code, reason = "the tests of the sources use all of it")]
 mod machine;
 mod marks;
+mod page;
 mod podresources;
 mod publish;
 mod recording;

@@ -197,6 +197,7 @@ fn wait_in_line(cluster: &Cluster, browser: &Browser) {
         !text.contains("no rule forbids"),
         "what the queue wrote: {text}"
     );
+    needs_attention(&ci, browser);
     for (query, found) in [
         ("pod:ci/waits", "1 waiting job"),
         ("pod:x", "0 waiting jobs"),
@@ -205,6 +206,26 @@ fn wait_in_line(cluster: &Cluster, browser: &Browser) {
         wait_for_text(browser, found);
     }
     wait_for_text(browser, "The search finds none of them.");
+}
+
+/// Creates a pod that no node can ever run: the open page names it and its reason until it is gone.
+fn needs_attention(ci: &Kubectl, browser: &Browser) {
+    let mut pod = gpu_pod("huge", 16);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "line"});
+    ci.create(&pod).unwrap();
+    let never = "Impossible: ci/huge cannot start: no node of its class can run it";
+    wait_for_text(browser, never);
+    let row = "return [...document.querySelectorAll('#waiting tbody tr')].map((row) =>
+        [...row.querySelectorAll('td')].slice(0, 3).map((cell) => cell.textContent))";
+    // The positions are those that the pods, their Events and `kubectl nvlink` show.
+    let rows = json!([["ci/waits", "line", "1"], ["ci/huge", "line", "2"]]);
+    assert_eq!(browser.run(row).unwrap(), rows);
+    ci.run(&["delete", "pod", "huge", "--grace-period=0"])
+        .unwrap();
+    wait_until("the page to drop the pod", SOON, || {
+        Ok((!browser.text()?.contains("ci/huge cannot start")).then_some(()))
+    })
+    .unwrap();
 }
 
 /// Removes a node and adds another: the open page shows it.

@@ -92,7 +92,12 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     let end = step(&said, "Both jobs end");
     assert_eq!(end.matches("Complete   1/1").count(), 2, "{end}");
     let full = step(&said, "A full cluster, and a job that waits");
-    for part in ["SchedulingGated", "position 1", "(7, ends in"] {
+    for part in [
+        "SchedulingGated",
+        "position 1",
+        "(7, ends in",
+        "The page of the cluster shows",
+    ] {
         assert!(full.contains(part), "{part}: {full}");
     }
     let starts = step(&said, "The job starts where GPUs come free");

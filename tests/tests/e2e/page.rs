@@ -1,5 +1,7 @@
 //! The exporter's page in a real browser.
 
+mod unread;
+
 use std::{fs, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
@@ -76,7 +78,7 @@ pub(crate) fn wait_for_text(browser: &Browser, text: &str) {
     seen.unwrap_or_else(|error| panic!("{error:#}\n{}", browser.text().unwrap()));
 }
 
-/// Loads the page in both widths and themes and checks it for problems.
+/// Loads the page in all widths and themes and checks it for problems.
 fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
     inspect_at(browser, &exporter.url("/"), name);
 }
@@ -84,7 +86,7 @@ fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
 /// Does the same with the page at an address. `PICTURES=DIRECTORY` saves screenshots.
 pub(crate) fn inspect_at(browser: &Browser, url: &str, name: &str) {
     for theme in ["light", "dark"] {
-        for width in [1280, 390] {
+        for width in [1280, 420, 390] {
             browser.emulate(width, theme).unwrap();
             browser.open(url).unwrap();
             let found = browser.run(CHECKS).unwrap();

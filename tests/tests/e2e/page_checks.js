@@ -65,6 +65,17 @@ lines.forEach((one, n) => {
     if (across > 1) found.push(`${one.text} overlaps ${other.text}`);
   }
 });
+// The start and the reason of a waiting job are seen without scrolling to the side.
+for (const job of document.querySelectorAll("#waiting tbody tr:not([hidden])")) {
+  for (const part of [".start", ".reason"]) {
+    const range = document.createRange();
+    range.selectNodeContents(job.querySelector(part));
+    const frame = job.closest(".scroll").getBoundingClientRect();
+    const boxes = [...range.getClientRects()];
+    const seen = ({ left, right }) => left >= Math.max(frame.left, 0) && right <= Math.min(frame.right, innerWidth) + 1;
+    if (boxes.length === 0 || !boxes.every(seen)) found.push(`${part} of a waiting job is not seen: ${job.textContent.slice(0, 40)}`);
+  }
+}
 const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
 if (new Set(ids).size !== ids.length) found.push("duplicate id");
 for (const link of document.querySelectorAll("a[href^='#']")) {

@@ -287,7 +287,7 @@ fn on_change(cluster: &Cluster) {
     cluster.create("second", 8).unwrap();
     let text = shows("second");
     assert!(
-        text.matches("POS  POD").count() >= 2 && !text.contains('\x1b'),
+        text.matches("POS  GPUS").count() >= 2 && !text.contains('\x1b'),
         "{text}"
     );
     watching.kill().unwrap();

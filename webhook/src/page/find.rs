@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use nvlink_cluster::mirror::{Pod, pod::Queued};
 
-use super::board::Row;
+use super::{board::Row, queue};
 use crate::recent::Decision;
 
 /// The longest query, in bytes; the rest is ignored.
@@ -123,6 +123,9 @@ pub(super) fn of_waiting(namespace: &str, name: &str, pod: &Pod) -> String {
     let mut fields = Fields::default();
     fields.pod(namespace, name, Some(pod));
     fields.add("is", "waiting");
+    if pod.waits().is_some_and(queue::is_stuck) {
+        fields.add("is", "stuck");
+    }
     fields.add("reason", pod.waits().map_or("", Queued::word));
     fields.0
 }

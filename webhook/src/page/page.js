@@ -28,7 +28,8 @@
   function tick() {
     const since = Math.round((performance.now() - fetched) / 1000);
     if (!Number.isNaN(known)) set(byId("age"), `${known + since} s ago`);
-    if (failure) set(silent, failure.replace("{}", since));
+    const start = new Date(Date.now() - since * 1000).toISOString().slice(11, 19);
+    if (failure) set(silent, failure.replace("{}", `${since} s, since ${start} UTC`));
   }
 
   function set(element, text) {
@@ -43,7 +44,7 @@
       fetched = performance.now();
       failure = "";
     } catch (error) {
-      failure = error.gone ?? "✕ The webhook has not answered for {} s. The page shows its last answer.";
+      failure = error.failure ?? "✕ The webhook has not answered for {}. The page shows its last answer.";
     }
     silent.hidden = !failure;
     document.body.classList.toggle("silent", Boolean(failure));
@@ -54,8 +55,8 @@
 
   async function get(address) {
     const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
-    if (answer.status === 404) throw { gone: "✕ There is no such node any more. The page shows its last state." };
-    if (!answer.ok) throw new Error(answer.statusText);
+    if (answer.status === 404) throw { failure: "✕ There has been no such node for {}. The page shows its last state." };
+    if (!answer.ok) throw { failure: `✕ The webhook has answered with status ${answer.status} for {}. The page shows its last good answer.` };
     return answer;
   }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_cluster::mirror::{Pod, State, pod::Queued};
+use nvlink_queue::notice::{IMPOSSIBLE, STUCK};
 use nvlink_runtime::page::escape;
 use nvlink_runtime::words::count;
 use serde_json::{Value, json};
@@ -16,6 +17,15 @@ const LISTED: usize = 100;
 /// The most classes that the sum names.
 const NAMED: usize = 8;
 
+/// The head of the table. On a narrow screen, a job is a block of lines and not a row: the roles keep
+/// it a table for screen readers.
+const HEAD: &str = "<div class=\"scroll\"><table role=\"table\"><thead role=\"rowgroup\"><tr role=\"row\">\
+     <th role=\"columnheader\">Pod</th><th role=\"columnheader\">Class</th>\
+     <th role=\"columnheader\">Position in class</th><th role=\"columnheader\">Project</th>\
+     <th role=\"columnheader\">GPUs</th><th role=\"columnheader\">Expected start</th>\
+     <th role=\"columnheader\">Since</th><th role=\"columnheader\">Why</th></tr></thead>\
+     <tbody role=\"rowgroup\">\n";
+
 /// The pods that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -23,6 +33,9 @@ pub(super) struct Queue {
     pods: Vec<Waiting>,
     /// By class, the number of its pods that wait, and of the GPUs that they need.
     classes: BTreeMap<String, Need>,
+    /// By reason, the jobs that do not start unless somebody does something: a pod of each, in the order of
+    /// their positions.
+    stuck: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,7 +88,22 @@ impl Queue {
         }
         this.pods
             .sort_unstable_by(|a, b| (a.job(), &a.name).cmp(&(b.job(), &b.name)));
+        for pods in this.pods.chunk_by(|a, b| a.job() == b.job()) {
+            let stuck = pods.iter().find_map(|one| {
+                let queued = one.pod.waits().filter(|queued| is_stuck(queued))?;
+                Some((queued.reason.clone(), one.title()))
+            });
+            if let Some((reason, title)) = stuck {
+                this.stuck.entry(reason).or_default().push(title);
+            }
+        }
         this
+    }
+
+    /// Returns by reason (a word, a colon and a sentence) the jobs that do not start unless somebody
+    /// does something: `NAMESPACE/NAME` of a pod of each.
+    pub(super) fn stuck(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.stuck
     }
 
     /// Renders what the query finds.
@@ -88,8 +116,7 @@ impl Queue {
         if list.jobs.is_empty() {
             return html + "<p class=\"soft\">The search finds none of them.</p>\n";
         }
-        html += "<div class=\"scroll\"><table><thead><tr><th>Position</th><th>Pod</th><th>Class</th><th>Project</th>\
-             <th>GPUs</th><th>Expected start</th><th>Since</th><th>Why</th></tr></thead><tbody>\n";
+        html += HEAD;
         list.jobs.iter().for_each(|job| html += &job.html());
         html += "</tbody></table></div>\n";
         if list.more > 0 {
@@ -175,9 +202,31 @@ impl Waiting {
         )
     }
 
+    fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     fn find(&self) -> String {
         find::of_waiting(&self.namespace, &self.name, &self.pod)
     }
+}
+
+/// Reports whether a job does not start unless somebody does something.
+pub(super) fn is_stuck(queued: &Queued) -> bool {
+    STUCK.contains(&queued.word())
+}
+
+/// Renders a cell, with the title of its column for a narrow screen.
+fn cell(class: &str, label: &str, html: &str) -> String {
+    let class = match class {
+        "" => String::new(),
+        class => format!(" class=\"{class}\""),
+    };
+    let label = match label {
+        "" => String::new(),
+        label => format!(" data-label=\"{label}\""),
+    };
+    format!("<td role=\"cell\"{class}{label}>{html}</td>")
 }
 
 fn gpu_count(gpus: u64) -> String {
@@ -198,19 +247,37 @@ impl Job<'_> {
         };
         let text = |text: Option<&String>| escape(text.map_or("", String::as_str));
         let position = queued.position.map(|position| position.to_string());
+        let position = position.unwrap_or_else(|| "none".to_owned());
+        let cells = [
+            (
+                "pod",
+                "",
+                format!("<b>{}</b>{others}", escape(&one.title())),
+            ),
+            ("", "Class", text(one.pod.class.as_ref())),
+            ("", "Position in class", position),
+            ("", "Project", text(one.pod.project.as_ref())),
+            ("", "GPUs", self.gpus().to_string()),
+            ("start", "Expected start", self.start()),
+            ("", "Since", queued.since.map_or_else(String::new, time)),
+            ("reason", "Why", escape(queued.sentence())),
+        ];
+        let cells = cells
+            .iter()
+            .map(|(class, label, text)| cell(class, label, text));
         format!(
-            "<tr data-find=\"{find}\"><td>{position}</td><td><b>{name}</b>{others}</td><td>{class}</td><td>{project}</td>\
-             <td>{gpus}</td><td>{start}</td><td>{since}</td><td class=\"reason\">{why}</td></tr>\n",
-            find = escape(&one.find()),
-            position = position.as_deref().unwrap_or("?"),
-            name = escape(&format!("{}/{}", one.namespace, one.name)),
-            class = text(one.pod.class.as_ref()),
-            project = text(one.pod.project.as_ref()),
-            gpus = self.gpus(),
-            start = queued.eta.map_or_else(|| "not known".to_owned(), time),
-            since = queued.since.map_or_else(String::new, time),
-            why = escape(queued.sentence()),
+            "<tr role=\"row\" data-find=\"{}\">{}</tr>\n",
+            escape(&one.find()),
+            cells.collect::<String>()
         )
+    }
+
+    fn start(&self) -> String {
+        match self.queued.eta {
+            Some(eta) => time(eta),
+            None if self.queued.word() == IMPOSSIBLE => "never".to_owned(),
+            None => "not known".to_owned(),
+        }
     }
 
     fn json(&self) -> Value {

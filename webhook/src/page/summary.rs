@@ -5,6 +5,7 @@ use std::{
     fmt::Write,
 };
 
+use nvlink_queue::notice::REFUSED;
 use nvlink_runtime::page::escape;
 use nvlink_runtime::words::{count, gpus, percent};
 
@@ -24,13 +25,14 @@ pub(super) fn mark(board: &Board) -> &'static str {
     match board.age {
         None => "✕ ",
         Some(age) if !age.is_zero() => "✕ ",
-        _ if totals.broken_nodes + totals.unreadable > 0 => "▲ ",
+        _ if totals.broken_nodes + totals.unreadable > 0 || !board.queue.stuck().is_empty() => "▲ ",
         _ => "",
     }
 }
 
 fn attention(board: &Board) -> String {
-    let items = items(board);
+    let mut items = items(board);
+    items.extend(stuck(board));
     let Some(worst) = items.iter().map(|one| one.level).max() else {
         return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing needs attention</h2></section>\n"
             .to_owned();
@@ -122,6 +124,44 @@ fn items(board: &Board) -> Vec<Item> {
         add(Level::Warning, text.to_owned());
     }
     items
+}
+
+/// Names the jobs that do not start unless somebody does something, and why: an item for each reason.
+fn stuck(board: &Board) -> Vec<Item> {
+    let mut reasons = board.queue.stuck().iter();
+    let item = |(reason, jobs): (&String, &Vec<String>)| {
+        let (word, why) = reason.split_once(": ").unwrap_or(("", reason));
+        let jobs = named(
+            jobs.iter().map(|job| waiting(job)),
+            &format!("reason:{word}"),
+        )?;
+        let level = match word {
+            // The queue tries again.
+            REFUSED => Level::Warning,
+            _ => Level::Bad,
+        };
+        let html = format!("{}: {jobs} cannot start: {}", escape(word), escape(why));
+        Some(Item { level, html })
+    };
+    let mut items: Vec<Item> = reasons.by_ref().take(NAMED).filter_map(item).collect();
+    let more: usize = reasons.map(|(_, jobs)| jobs.len()).sum();
+    if more > 0 {
+        items.push(Item {
+            level: Level::Bad,
+            html: format!(
+                "<a href=\"/?q=is%3Astuck\">{}</a> cannot start",
+                count(more, "more job")
+            ),
+        });
+    }
+    items
+}
+
+/// Returns a link to a job that waits.
+fn waiting(job: &str) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    let query = query.append_pair("q", &format!("pod:{job}")).finish();
+    format!("<a href=\"/?{}\">{}</a>", escape(&query), escape(job))
 }
 
 fn broken(board: &Board) -> Option<String> {

@@ -43,11 +43,22 @@ fn named(name: &str) -> Arc<Page> {
         ..Queued::default()
     };
     let waits = Pod {
-        queued: Some(Box::new(queued)),
+        queued: Some(Box::new(queued.clone())),
         ..pod.clone()
     };
     let waiting = format!("{name} waits");
     page.mirror.set_pod((name.to_owned(), waiting), waits);
+    let never = Queued {
+        reason: format!("Impossible: {name}"),
+        owner: None,
+        ..queued
+    };
+    let stuck = Pod {
+        queued: Some(Box::new(never)),
+        ..pod.clone()
+    };
+    let never = format!("{name} never starts");
+    page.mirror.set_pod((name.to_owned(), never), stuck);
     page.mirror.set_pod((name.to_owned(), name.to_owned()), pod);
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true, Extent::OfClasses);

@@ -132,6 +132,91 @@ async fn the_search_finds_waiting_jobs_and_all_their_pods() {
     }
 }
 
+fn shows(reason: &str, position: Option<u32>) -> Queued {
+    Queued {
+        reason: reason.to_owned(),
+        position,
+        ..Queued::default()
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_cannot_start_need_attention() {
+    let (page, _) = cluster::page();
+    cluster::set(&page, "h100-1", &cluster::switched("h100-1", 8, None), &[]);
+    let never = "Impossible: no node of its class can run it";
+    cluster::waits(&page, "big", "high", None, shows(never, Some(1)));
+    for pod in ["gang-a", "gang-b"] {
+        cluster::waits(&page, pod, "high", Some("job"), shows(never, Some(2)));
+    }
+    let refused = "Refused: the API server refuses it: <quota>";
+    cluster::waits(&page, "held", "high", None, shows(refused, Some(3)));
+    let class = "Unaccepted: its class cannot be used: spec.gpus";
+    cluster::waits(&page, "odd", "low", None, shows(class, None));
+    let full = "Full: it needs 8 GPUs in one NVLink domain, and none is free";
+    cluster::waits(&page, "next", "low", None, shows(full, Some(1)));
+    page.mirror.all_nodes(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
+    let html = get(&page, "/").await.body;
+    markup::check(&html).unwrap();
+    for part in [
+        "✕ 3 items need attention",
+        "Impossible: <a href=\"/?q=pod%3Aci%2Fbig\">ci/big</a>, <a href=\"/?q=pod%3Aci%2Fgang-a\">ci/gang-a</a> \
+         cannot start: no node of its class can run it<",
+        "ci/held</a> cannot start: the API server refuses it: &lt;quota&gt;<",
+        "ci/odd</a> cannot start: its class cannot be used: spec.gpus<",
+        "<title>▲ NVLink cluster",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    assert!(!html.contains("Nothing needs attention"), "{html}");
+    assert_eq!(
+        html.matches("data-label=\"Expected start\">never<").count(),
+        2
+    );
+    let found = get(&page, "/?q=is:stuck").await.body;
+    assert_eq!(
+        found.matches("<tr role=\"row\" data-find").count(),
+        4,
+        "{found}"
+    );
+    // A page that is open gets it, too.
+    let main = markup::elements(&html);
+    let main = main.iter().find(|one| one[""] == "main").unwrap();
+    let changes = get(&page, &format!("/changes?since={}", main["data-cursor"])).await;
+    let changes: Value = serde_json::from_str(&changes.body).unwrap();
+    assert!(changes["summary"].as_str().unwrap().contains("ci/big</a>"));
+    assert_eq!(changes["mark"], "▲ ");
+}
+
+#[tokio::test]
+async fn the_jobs_that_need_attention_are_bounded() {
+    let (page, _) = cluster::page();
+    for number in 10..60_u32 {
+        let name = format!("p{number}");
+        let same = "Impossible: no node of its class can run it";
+        let other = format!("Refused: pod {name} is refused");
+        let reason = if number < 30 { same } else { &other };
+        cluster::waits(&page, &name, "high", None, shows(reason, Some(number)));
+    }
+    page.mirror.all_nodes(|_| true);
+    page.mirror.all_pods(|_| true, Extent::OfClasses);
+    let html = get(&page, "/").await.body;
+    for part in [
+        "✕ 9 items need attention",
+        "ci/p17</a> and <a href=\"/?q=reason%3AImpossible\">12 more</a> cannot start",
+        "<a href=\"/?q=is%3Astuck\">23 more jobs</a> cannot start",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    let found = get(&page, "/?q=reason:Impossible").await.body;
+    assert_eq!(
+        found.matches("<tr role=\"row\" data-find").count(),
+        20,
+        "{found}"
+    );
+}
+
 #[tokio::test]
 async fn the_list_of_waiting_jobs_is_bounded() {
     let (page, _) = cluster::page();
@@ -146,7 +231,7 @@ async fn the_list_of_waiting_jobs_is_bounded() {
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true, Extent::OfClasses);
     let html = get(&page, "/").await.body;
-    assert_eq!(html.matches("<tr data-find").count(), 100);
+    assert_eq!(html.matches("<tr role=\"row\" data-find").count(), 100);
     for part in [
         "ci/p1<",
         "ci/p100<",

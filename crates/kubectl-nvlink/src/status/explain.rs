@@ -53,10 +53,9 @@ pub struct Explained {
     pub reason: Option<String>,
     /// Why it waits, or is where it is, as sentences.
     pub messages: Vec<String>,
+    /// Its position among the jobs of its class, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_position: Option<u32>,
     /// Jobs ahead of it that will use its GPUs before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<String>,
@@ -317,8 +316,7 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
         return;
     };
     let waiting = &explanation.waiting;
-    this.position = Some(waiting.position);
-    this.class_position = Some(waiting.class_position);
+    this.position = Some(waiting.class_position);
     if is_refused(state, &job, this) {
         return;
     }
@@ -330,8 +328,8 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
         .map(|plan| plan.why(waiting, &job))
         .collect();
     this.summary = format!(
-        "waits in the queue of class {class}: position {}, {} in its class",
-        waiting.position, waiting.class_position
+        "waits in the queue of class {class}: position {}",
+        waiting.class_position
     );
     let eta = waiting.eta;
     this.eta = eta.map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));

@@ -57,10 +57,11 @@ impl Status {
     fn queue_table(&self, rows: &[QueueRow], width: Option<usize>) -> String {
         let now = Self::now(&self.time);
         let columns = [
-            Column::Number("POS"),
             Column::Name("POD"),
             Column::Name("PROJECT"),
+            // The position is that in the class, so it follows the class.
             Column::Name("CLASS"),
+            Column::Number("POS"),
             Column::Number("GPUS"),
             Column::Number("WAITED"),
             Column::Number("ETA"),
@@ -81,10 +82,10 @@ impl Status {
                 None => row.message.clone(),
             };
             vec![
-                known(row.position),
                 pod,
                 row.project.clone(),
                 row.class.clone(),
+                known(row.position),
                 row.gpus.to_string(),
                 waited(row.waited_seconds),
                 row.starts(now),

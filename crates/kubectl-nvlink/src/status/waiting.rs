@@ -19,7 +19,7 @@ use super::{
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueRow {
-    /// Its position in the whole queue, from 1; absent if it starts now, or if nobody says it.
+    /// Its position among the jobs of its class, from 1; absent if it starts now, or if no pod shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
     pub namespace: String,
@@ -155,7 +155,7 @@ impl State<'_> {
                 None => (plan.word(one), plan.why(one, job), eta),
             };
             Some(QueueRow {
-                position: Some(one.position),
+                position: Some(one.class_position),
                 eta,
                 reason: reason.to_owned(),
                 message,

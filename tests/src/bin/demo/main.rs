@@ -110,6 +110,7 @@ fn show_addresses(
     rows.extend(
         nodes.map(|(name, exporter)| row(&format!("page of node {name}"), exporter.url("/"))),
     );
+    rows.push(row("page of the cluster", cluster.page.clone()));
     rows.push(row("Prometheus", prometheus.url.clone()));
     rows.push(row(
         "metrics of the webhook",

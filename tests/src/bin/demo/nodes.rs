@@ -4,7 +4,9 @@
 use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
-use nvlink_tests::{ControlPlane, Exporter, Lab, LabNode, Webhook, assets, wait_until, webhook};
+use nvlink_tests::{
+    ControlPlane, Exporter, Lab, LabNode, Webhook, assets, port, wait_until, webhook,
+};
 use serde_json::{Value, json};
 
 use crate::{queue, terminal::Terminal};
@@ -26,6 +28,8 @@ const EMPTIEST: &str = "l40s";
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) webhook: Webhook,
+    /// The address of the webhook's page of the cluster.
+    pub(crate) page: String,
     pub(crate) exporters: Vec<(&'static str, Exporter)>,
     /// The directory of kubectl's plugin.
     pub(crate) plugin: PathBuf,
@@ -61,13 +65,16 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     let exporters = start_exporters(terminal, &control_plane, &labs)?;
     start_notebooks(terminal, &control_plane)?;
     terminal.step("The webhook, over TLS")?;
-    let webhook = Webhook::start(control_plane.kubeconfig())?;
+    let page = port::address()?.to_string();
+    let listens = ["--web.listen-address", &page];
+    let webhook = Webhook::start_with(control_plane.kubeconfig(), &listens)?;
     terminal.say(&format!(
-        "It serves the API server at {}. It is not registered yet: first, a job without it.",
+        "It serves the API server at {}, and a page of the cluster at\nhttp://{page}/. It is not registered yet: first, a job without it.",
         webhook.url
     ))?;
     Ok(Cluster {
         webhook,
+        page: format!("http://{page}/"),
         exporters,
         plugin: queue::plugin()?,
         _labs: labs,

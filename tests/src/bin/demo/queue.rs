@@ -4,7 +4,7 @@
 use std::{os::unix::fs::symlink, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use nvlink_tests::{Kubectl, programs, wait_until, workdir};
+use nvlink_tests::{Kubectl, http, programs, wait_until, workdir};
 use serde_json::{Value, json};
 
 use crate::{
@@ -69,6 +69,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let ci = control_plane.namespace("ci", &json!({}), &json!({}))?;
     let ci = ci.with_plugins(&cluster.plugin);
     let pod = wait_in_line(terminal, &ci)?;
+    show_page(terminal, &cluster.page, &pod)?;
 
     terminal.step("The job starts where GPUs come free")?;
     release(terminal, &night, &ci, &pod)?;
@@ -172,6 +173,18 @@ fn wait_in_line(terminal: &Terminal, ci: &Kubectl) -> Result<String> {
     terminal.run(ci, &format!("kubectl nvlink explain {pod} --namespace ci"))?;
     terminal.run(ci, "kubectl nvlink status --namespace ci")?;
     Ok(pod.to_owned())
+}
+
+/// Says where the page of the cluster is, once it shows the job that waits.
+fn show_page(terminal: &Terminal, page: &str, pod: &str) -> Result<()> {
+    let job = format!("<b>ci/{pod}</b>");
+    wait_until("the page of the cluster to show the job", SOON, || {
+        Ok(http::text(page)?.contains(&job).then_some(()))
+    })?;
+    terminal.say(&format!(
+        "The page of the cluster shows all nodes, what holds their GPUs, and both jobs with position,\n\
+         expected start and reason: {page}"
+    ))
 }
 
 /// Returns the lines of the manifest that say how long the job takes.

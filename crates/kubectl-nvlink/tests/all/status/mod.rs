@@ -100,7 +100,7 @@ fn a_namespace_and_a_class_narrow_the_tables() {
     let one = report(&busy(), &query);
     check("narrow.txt", &one.text(Some(80)));
     let queue = one.queue.unwrap();
-    // The position is that in the whole queue.
+    // The position counts the jobs of the class in all namespaces.
     assert_eq!(queue.len(), 1);
     assert_eq!(queue[0].position, Some(4));
     let unknown = Query {
@@ -112,6 +112,36 @@ fn a_namespace_and_a_class_narrow_the_tables() {
         notes,
         ["class gone does not exist: kubectl get domainclasses"]
     );
+}
+
+#[test]
+fn the_position_is_the_one_in_the_class_as_pods_show_it() {
+    let mut objects = busy();
+    let low = class("low", "nvswitch", json!({}));
+    objects.classes.objects.extend(Kind::of([low]).objects);
+    let late = waiting(pod("ml", "late", "low", 8, "2026-08-01T09:52:00Z"));
+    objects.pods.objects.extend(Kind::of([late]).objects);
+    let queue = report(&objects, &Query::default()).queue.unwrap();
+    let rows = queue.iter().map(|row| {
+        (
+            row.pod.as_str(),
+            row.class.as_str(),
+            row.position.unwrap_or_default(),
+        )
+    });
+    assert_eq!(
+        rows.collect::<Vec<_>>(),
+        [
+            ("train", "high", 1),
+            ("small", "high", 2),
+            ("ring-0", "high", 3),
+            ("late", "low", 1),
+            ("llm", "high", 4),
+        ]
+    );
+    let late = explained(&objects, "ml", "late");
+    assert_eq!(late.position, Some(1));
+    assert_eq!(late.summary, "waits in the queue of class low: position 1");
 }
 
 #[test]
