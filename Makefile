@@ -72,8 +72,8 @@ dist: packages ## build what a release consists of, into target/dist; ARCHITECTU
 images: dist ## build the images of nvlink-exporter and nvlink-webhook as OCI archives, into target/images
 	@deploy/images/build
 
-manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
-	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)")
+manifests: helm ## render the chart as plain manifests, into target/manifests; REGISTRY=registry.example.com/gpu VALUES=my-values.yaml
+	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)") $(if $(REGISTRY),--set "global.registry=$(REGISTRY)")
 
 packages: ## install missing Debian packages: etcd, Prometheus, Chromium, runc, buildah, QEMU, cross compilers
 	@tests/controlplane/packages
