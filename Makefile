@@ -72,8 +72,8 @@ dist: packages ## build what a release consists of, into target/dist; ARCHITECTU
 images: dist ## build the images of nvlink-exporter and nvlink-webhook as OCI archives, into target/images
 	@deploy/images/build
 
-manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
-	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)")
+manifests: helm ## render the chart as plain manifests, into target/manifests; REGISTRY=registry.example.com/gpu VALUES=my-values.yaml
+	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)") $(if $(REGISTRY),--set "global.registry=$(REGISTRY)")
 
 docs: ## build the documentation as a searchable site, into target/docs, and check its links
 	@tests/step "documentation" cargo="https://rustup.rs" python3="the package python3" -- docs/build "$(TARGET)/docs"

@@ -14,6 +14,8 @@ pub const CHART: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../deploy/charts/nvlink-domains"
 );
+/// The registry of the images, which the chart requires and README names.
+pub const REGISTRY: &str = "registry.example.com/gpu";
 /// The release, and the namespace into which it is installed.
 const RELEASE: [&str; 3] = ["nvlink-domains", "--namespace", "nvlink-system"];
 
@@ -76,16 +78,35 @@ impl Helm {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs `helm COMMAND RELEASE CHART` with `values` (YAML) and returns its standard output;
-    /// `template`, `install` and `upgrade` are such commands.
+    /// Runs `helm COMMAND RELEASE CHART` with `values` (YAML) and the registry, and returns its standard
+    /// output; `template`, `install` and `upgrade` are such commands.
     ///
     /// # Errors
     /// When it fails, with its standard error.
     pub fn release(&self, command: &str, values: &str, flags: &[&str]) -> Result<String> {
+        let registry = Self::registry();
+        self.without_registry(
+            command,
+            values,
+            &[&["--set", &*registry][..], flags].concat(),
+        )
+    }
+
+    /// Does the same without a registry.
+    ///
+    /// # Errors
+    /// When it fails, with its standard error.
+    pub fn without_registry(&self, command: &str, values: &str, flags: &[&str]) -> Result<String> {
         let chart = [CHART, "--values", "-"];
         let [name, place @ ..] = RELEASE;
         let arguments = [&[command, name], &chart[..], &place, flags].concat();
         self.run(&arguments, values)
+    }
+
+    /// Returns what the flag `--set` sets, so that the chart can be rendered.
+    #[must_use]
+    pub fn registry() -> String {
+        format!("global.registry={REGISTRY}")
     }
 
     /// Runs `helm COMMAND RELEASE`, such as `uninstall`, and returns its standard output.

@@ -52,7 +52,7 @@ pub use exporter::Exporter;
 pub use faulty::{FaultyApi, Wrong};
 pub use foreign::Foreign;
 pub use gitlab::{GitlabJob, JobEnd};
-pub use helm::{CHART, Helm};
+pub use helm::{CHART, Helm, REGISTRY};
 pub use kubectl::Kubectl;
 pub use kubelet::Kubelet;
 pub use lab::{

@@ -11,6 +11,8 @@ mod node;
 mod render;
 mod rights;
 mod schema;
+mod security;
+mod uninstall;
 mod unpublish;
 
 use std::{

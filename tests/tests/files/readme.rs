@@ -1,4 +1,4 @@
-//! The table of values in the chart's README, generated from `values.yaml`.
+//! The tables of values in the chart's README, generated from `values.yaml`.
 
 use serde_json::Value;
 
@@ -6,8 +6,9 @@ use crate::{chart, documents, golden, read};
 
 const START: &str = "<!-- Generated from values.yaml: make generate -->\n";
 
-/// A value with a description.
+/// A value with a description, and the title of its table.
 struct Described {
+    title: String,
     path: Vec<String>,
     text: String,
 }
@@ -15,9 +16,13 @@ struct Described {
 /// Returns the values before which a comment begins with `# --`, with the rest of the comment.
 fn described(text: &str) -> Vec<Described> {
     let (mut all, mut path) = (Vec::new(), Vec::<(usize, String)>::new());
-    let mut comment: Option<String> = None;
+    let (mut title, mut comment) = (String::new(), None);
     for line in text.lines() {
         let (indent, line) = (line.len() - line.trim_start().len(), line.trim());
+        if let Some(words) = line.strip_prefix("# ==") {
+            words.trim_matches([' ', '=']).clone_into(&mut title);
+            continue;
+        }
         if let Some(words) = line.strip_prefix("# --") {
             comment = Some(words.trim().to_owned());
             continue;
@@ -31,16 +36,21 @@ fn described(text: &str) -> Vec<Described> {
         path.push((indent, key.to_owned()));
         if let Some(text) = comment.take() {
             let path = path.iter().map(|(_, key)| key.clone()).collect();
-            all.push(Described { path, text });
+            let title = title.clone();
+            all.push(Described { title, path, text });
         }
     }
     all
 }
 
-fn table(text: &str) -> String {
+fn tables(text: &str) -> String {
     let values = documents(text).remove(0);
-    let mut table = String::from("| value | default | meaning |\n|---|---|---|\n");
-    for Described { path, text } in described(text) {
+    let (mut tables, mut last) = (String::new(), String::new());
+    for Described { title, path, text } in described(text) {
+        if title != last {
+            tables += &format!("\n### {title}\n\n| value | default | meaning |\n|---|---|---|\n");
+            last = title;
+        }
         let default = path.iter().fold(&values, |inside, key| &inside[key]);
         assert_ne!(*default, Value::Null, "{path:?} has no default");
         let default = default.to_string();
@@ -48,9 +58,9 @@ fn table(text: &str) -> String {
             0..=60 => format!("`{default}`"),
             _ => "see [values.yaml](values.yaml)".to_owned(),
         };
-        table += &format!("| `{}` | {shown} | {text} |\n", path.join("."));
+        tables += &format!("| `{}` | {shown} | {text} |\n", path.join("."));
     }
-    table
+    tables
 }
 
 /// Counts the leaves of the values that neither have a description nor are in a value that has one.
@@ -71,12 +81,12 @@ fn undescribed(values: &Value, path: &mut Vec<String>, all: &[Described], found:
 }
 
 #[test]
-fn the_table_of_values_is_up_to_date() {
+fn the_tables_of_values_are_up_to_date() {
     let readme = read(&chart("README.md"));
     let (before, rest) = readme.split_once(START).expect("the mark of the table");
     let after = rest.split_once("\n## ").map_or("", |(_, after)| after);
-    let table = table(&read(&chart("values.yaml")));
-    let wanted = format!("{before}{START}\n{table}\n## {after}");
+    let tables = tables(&read(&chart("values.yaml")));
+    let wanted = format!("{before}{START}{tables}\n## {after}");
     golden("README.md", &wanted);
 }
 

@@ -9,10 +9,12 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end }}
 
 {{/* Labels of pods: without versions, so that a new chart restarts nothing that it does not change.
-     Takes [root, component]. */}}
+     Takes [root, component, further labels], of which the last are optional. */}}
 {{- define "nvlink-domains.podLabels" -}}
-app.kubernetes.io/part-of: nvlink-domains
-{{ include "nvlink-domains.selector" . }}
+{{- $further := dict -}}
+{{- if gt (len .) 2 }}{{ $further = deepCopy (index . 2) }}{{ end -}}
+{{- $own := include "nvlink-domains.selector" . | fromYaml -}}
+{{- mergeOverwrite $further (dict "app.kubernetes.io/part-of" "nvlink-domains") $own | toYaml }}
 {{- end }}
 
 {{/* Labels that select the pods of a component. They never change. Takes [root, component]. */}}
@@ -29,14 +31,70 @@ pod-security.kubernetes.io/audit: {{ . }}
 pod-security.kubernetes.io/warn: {{ . }}
 {{- end }}
 
-{{/* Reference of an image. Takes [root, image]. */}}
+{{/* Reference of an image. Takes [root, image]. A repository whose first part is a host, as container
+     runtimes see it, is complete. */}}
 {{- define "nvlink-domains.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
+{{- $repository := $image.repository -}}
+{{- if not (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $repository) -}}
+{{- $missing := "global.registry is empty, and no images are published: push those that `make images` builds to your registry and set it, for example --set global.registry=registry.example.com/gpu" -}}
+{{- $repository = print (required $missing ($root.Values.global).registry) "/" $repository -}}
+{{- end -}}
 {{- if $image.digest -}}
-{{ $image.repository }}@{{ $image.digest }}
+{{ $repository }}@{{ $image.digest }}
 {{- else -}}
-{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{ $repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Whether the cluster is OpenShift, which assigns the users of pods itself. */}}
+{{- define "nvlink-domains.openshift" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end -}}
+{{- end }}
+
+{{/* Fields of the chart with those of the values over them, without those that are null. Takes [chart, values]. */}}
+{{- define "nvlink-domains.fields" -}}
+{{- $all := mergeOverwrite (index . 0) (deepCopy (index . 1)) -}}
+{{- range $name, $value := $all -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $all $name }}{{ end -}}
+{{- end -}}
+{{- toYaml $all }}
+{{- end }}
+
+{{/* The security context of pods that are not root. Takes [root, fields of the values]. */}}
+{{- define "nvlink-domains.nonRoot" -}}
+{{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if not (include "nvlink-domains.openshift" (index . 0)) -}}
+{{- $_ := merge $context (dict "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532) -}}
+{{- end -}}
+{{- include "nvlink-domains.fields" (list $context (index . 1)) }}
+{{- end }}
+
+{{/* The security context of pods of the exporter that use what belongs to root on the node. SELinux lets
+     only some types of processes reach the kubelet's sockets, and on OpenShift it is always on. */}}
+{{- define "nvlink-domains.nodeRoot" -}}
+{{- $context := dict "runAsUser" 0 "runAsGroup" 0 "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if include "nvlink-domains.openshift" . -}}
+{{- $_ := set $context "seLinuxOptions" (dict "type" "container_device_plugin_t") -}}
+{{- end -}}
+{{- include "nvlink-domains.fields" (list $context .Values.exporter.podSecurityContext) }}
+{{- end }}
+
+{{/* The security context of containers. Takes the fields of the values. */}}
+{{- define "nvlink-domains.container" -}}
+{{- $context := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true -}}
+{{- include "nvlink-domains.fields" (list $context .) }}
+{{- end }}
+
+{{/* The same for containers with the driver's devices. */}}
+{{- define "nvlink-domains.driverContainer" -}}
+{{- $fields := .Values.exporter.securityContext -}}
+{{- if (include "nvlink-domains.platform" . | fromJson).privileged -}}
+{{- /* Without NVIDIA's runtime, only a privileged container may open the driver's devices. */ -}}
+{{- include "nvlink-domains.fields" (list (dict "privileged" true "readOnlyRootFilesystem" true) $fields) }}
+{{- else -}}
+{{- include "nvlink-domains.container" $fields }}
 {{- end -}}
 {{- end }}
 
@@ -81,11 +139,11 @@ imagePullSecrets:
 {{- if or .Release.IsUpgrade (.Capabilities.APIVersions.Has "nvlink-domains.io/v1alpha1") }}true{{ end -}}
 {{- end }}
 
-{{/* NetworkPolicy: who may scrape. Takes [root, port]. */}}
+{{/* NetworkPolicy: who may scrape. Takes [root, port]. A rule without peers would admit everybody. */}}
 {{- define "nvlink-domains.scrapers" -}}
 {{- $root := index . 0 -}}
-- ports: [{port: {{ index . 1 }}, protocol: TCP}]
-{{- with $root.Values.networkPolicy.scrapers }}
+{{- with $root.Values.networkPolicy.scrapers -}}
+- ports: [{port: {{ index $ 1 }}, protocol: TCP}]
   from:
     {{- toYaml . | nindent 4 }}
 {{- end }}

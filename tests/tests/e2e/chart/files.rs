@@ -30,7 +30,7 @@ fn names(directory: &Path, ending: &str) -> BTreeSet<String> {
 }
 
 /// Rules and dashboards are links in a clone. Helm follows them: a package has files, and renders
-/// the same.
+/// the same. It has the presets, too.
 #[test]
 fn a_package_has_the_rules_and_dashboards_of_the_project() {
     let helm = Helm::new().unwrap();
@@ -56,10 +56,14 @@ fn a_package_has_the_rules_and_dashboards_of_the_project() {
             assert!(read(&file) == read(&chart(link).join(&name)), "{name}");
         }
     }
+    let presets = names(&chart("presets"), ".yaml");
+    assert_eq!(names(&packed.join("presets"), ""), presets);
 
     let both = "monitoring: {rules: {enabled: true}, dashboards: {enabled: true}}";
     let render = |chart: &str| {
+        let registry = Helm::registry();
         let arguments = ["template", "nvlink-domains", chart, "--values", "-"];
+        let arguments = [&arguments[..], &["--set", &registry]].concat();
         helm.run(&arguments, both).unwrap()
     };
     assert!(render(&package) == render(CHART));

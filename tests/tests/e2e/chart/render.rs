@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{chart, control_plane, documents, read};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 20] = [
+const MATRIX: [(&str, &str); 22] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -25,13 +25,18 @@ const MATRIX: [(&str, &str); 20] = [
         "a platform without runtime",
         "exporter: {platform: gke, aliasLabels: true}",
     ),
-    (
-        "mounts of a platform",
-        "exporter: {platform: bottlerocket, followGpuOperator: false}",
-    ),
+    ("mounts of a platform", "exporter: {platform: bottlerocket}"),
     (
         "not root",
         "exporter: {platform: none, allocations: {enabled: false}, publish: false}",
+    ),
+    (
+        "pods",
+        "exporter: {podLabels: {a: b}, podSecurityContext: {seLinuxOptions: {type: spc_t}}, securityContext: {seccompProfile: {type: Unconfined}}, affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone, labelSelector: {}}}]}}}\nwebhook: {podLabels: {a: b}, podSecurityContext: {runAsUser: 7, fsGroup: null}, securityContext: {capabilities: null}, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}}",
+    ),
+    (
+        "no scrapers",
+        "networkPolicy: {scrapers: []}\nlogFormat: text",
     ),
     (
         "nodes",
@@ -55,7 +60,7 @@ const MATRIX: [(&str, &str); 20] = [
     ),
     (
         "cert-manager",
-        "webhook: {certManager: {enabled: true}, clientCa: {configMap: clients}, priorityQuota: true, replicas: 3, extraArgs: [--lease-name=x]}",
+        "webhook: {certManager: {enabled: true}, clientCa: {configMap: clients}, priorityQuota: true, replicas: 3, controller: {extraArgs: [--lease-name=x]}}",
     ),
     (
         "the page",
@@ -75,8 +80,29 @@ const MATRIX: [(&str, &str); 20] = [
     ),
     (
         "benchmarks",
-        "benchmark: {enabled: true, image: 'nccl-tests:1', suspend: true, classes: {a: {gpus: 8, nodeSelector: {b: c}}, d: {gpus: 2, tests: [sendrecv_perf], args: [], schedule: '@daily', tolerations: [], runtimeClassName: nvidia}}}",
+        "benchmark: {image: 'nccl-tests:1', classes: {a: {gpus: 8, nodeSelector: {b: c}}, d: {gpus: 2, tests: [sendrecv_perf], args: [], env: {A: b}, schedule: '@daily', suspend: true, timeoutSeconds: 9, waitSeconds: 0, tolerations: [], runtimeClassName: nvidia}}}",
     ),
+];
+
+/// Returns the matrix, and the files for usual set-ups.
+fn cases() -> Vec<(String, String)> {
+    let matrix = MATRIX.map(|(name, values)| (name.to_owned(), values.to_owned()));
+    let mut presets: Vec<_> = fs::read_dir(chart("presets"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .map(|path| (path.display().to_string(), read(&path)))
+        .collect();
+    presets.sort();
+    assert_eq!(presets.len(), 3);
+    matrix.into_iter().chain(presets).collect()
+}
+
+/// What `helm template` gets on OpenShift.
+pub(super) const OPENSHIFT: [&str; 4] = [
+    "--api-versions",
+    "security.openshift.io/v1",
+    "--api-versions",
+    "nvlink-domains.io/v1alpha1",
 ];
 
 /// Asks the API server whether it would accept a manifest.
@@ -92,6 +118,10 @@ const STRICT: [&str; 7] = [
 
 /// Stands for a kind of an operator that the tests do not have.
 fn stand_in(group: &str, version: &str, kind: &str) -> Value {
+    let scope = match kind {
+        "SecurityContextConstraints" => "Cluster",
+        _ => "Namespaced",
+    };
     let plural = format!("{}s", kind.to_lowercase());
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
@@ -100,7 +130,7 @@ fn stand_in(group: &str, version: &str, kind: &str) -> Value {
             "api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/78458",
         }},
         "spec": {
-            "group": group, "scope": "Namespaced",
+            "group": group, "scope": scope,
             "names": {"plural": plural, "kind": kind},
             "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": open}}],
         },
@@ -117,6 +147,7 @@ fn prepare(control_plane: &ControlPlane) {
         ("monitoring.coreos.com", "v1", "PrometheusRule"),
         ("cert-manager.io", "v1", "Certificate"),
         ("cert-manager.io", "v1", "Issuer"),
+        ("security.openshift.io", "v1", "SecurityContextConstraints"),
     ] {
         let crd = stand_in(group, version, kind).to_string();
         kubectl.run_with(&apply, &crd).unwrap();
@@ -139,8 +170,12 @@ fn prepare(control_plane: &ControlPlane) {
 #[test]
 fn the_linter_finds_nothing() {
     let helm = Helm::new().unwrap();
-    for (name, values) in MATRIX {
-        let said = helm.run(&["lint", "--strict", CHART, "--values", "-"], values);
+    let registry = Helm::registry();
+    let lint = [
+        "lint", "--strict", CHART, "--values", "-", "--set", &registry,
+    ];
+    for (name, values) in cases() {
+        let said = helm.run(&lint, &values);
         said.unwrap_or_else(|error| panic!("{name}: {error:#}"));
     }
 }
@@ -150,11 +185,13 @@ fn the_api_server_accepts_all_that_is_rendered() {
     let (control_plane, _turn) = control_plane();
     prepare(control_plane);
     let helm = Helm::new().unwrap();
-    let known = ["--api-versions", "nvlink-domains.io/v1alpha1"];
-    for (name, values) in MATRIX {
-        let rendered = helm.release("template", values, &known).unwrap();
-        let said = control_plane.kubectl().run_with(&STRICT, &rendered);
-        said.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let (_, known) = OPENSHIFT.split_at(2);
+    for (name, values) in cases() {
+        for known in [known, &OPENSHIFT] {
+            let rendered = helm.release("template", &values, known).unwrap();
+            let said = control_plane.kubectl().run_with(&STRICT, &rendered);
+            said.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        }
     }
 }
 
@@ -165,7 +202,8 @@ fn the_plain_manifests_are_accepted_too() {
     let directory = workdir::fresh("manifests").unwrap();
     let script = Path::new(CHART).join("../../manifests");
     let mut render = Command::new(script);
-    render.arg(&directory).env("HELM", assets::helm().unwrap());
+    render.arg(&directory).args(["--set", &Helm::registry()]);
+    render.env("HELM", assets::helm().unwrap());
     let output = render.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     for file in ["crds.yaml", "nvlink-domains.yaml"] {
@@ -176,7 +214,7 @@ fn the_plain_manifests_are_accepted_too() {
 }
 
 /// Returns the rendered object of a kind and a name.
-fn find<'d>(documents: &'d [Value], kind: &str, name: &str) -> &'d Value {
+pub(super) fn find<'d>(documents: &'d [Value], kind: &str, name: &str) -> &'d Value {
     let found = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == name;
     documents.iter().find(found).unwrap()
 }
@@ -236,7 +274,7 @@ fn classes_wait_for_their_crd_on_the_first_installation() {
 #[test]
 fn rules_and_dashboards_are_rendered_as_they_are() {
     let helm = Helm::new().unwrap();
-    let both = "rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}";
+    let both = "labels: {team: a}, rules: {enabled: true}, dashboards: {enabled: true}";
     let values = format!("monitoring: {{{both}}}\ndevicePlugin: {{enabled: true}}");
     let rendered = documents(&helm.release("template", &values, &[]).unwrap());
     for name in [
@@ -308,7 +346,9 @@ fn values_that_yaml_would_take_for_something_else_stay_text() {
 #[test]
 fn the_namespace_default_keeps_its_rules() {
     let helm = Helm::new().unwrap();
-    let rendered = helm.run(&["template", "x", CHART], "").unwrap();
+    let registry = Helm::registry();
+    let rendered = helm.run(&["template", "x", CHART, "--set", &registry], "");
+    let rendered = rendered.unwrap();
     let controller = documents(&rendered);
     let controller = find(&controller, "Deployment", "nvlink-webhook-controller");
     let arguments = &controller["spec"]["template"]["spec"]["containers"][0]["args"];

@@ -41,8 +41,18 @@ fn typos_and_wrong_values_are_refused() {
         ("crds: {enabled: false}", "apply the CRDs first"),
         ("exemptNamespaces: [Kube_System]", "/exemptNamespaces/0"),
         ("monitoring: {kind: podmonitor}", "PodMonitor"),
-        ("benchmark: {enabled: true}", "benchmark.image is empty"),
+        ("webhook: {podSecurityContext: {runAsUsr: 1}}", "runAsUsr"),
+        ("exporter: {affinity: {nodeAfinity: {}}}", "nodeAfinity"),
+        (
+            "exporter: {podLabels: {team: 1}}",
+            "/exporter/podLabels/team",
+        ),
+        (
+            "benchmark: {classes: {a: {gpus: 8}}}",
+            "benchmark.image is empty",
+        ),
         ("benchmark: {classes: {a: {}}}", "/benchmark/classes/a"),
+        ("logFormat: xml", "/logFormat"),
         (
             "networkPolicy: {apiServerPorts: []}",
             "/networkPolicy/apiServerPorts",
@@ -51,5 +61,28 @@ fn typos_and_wrong_values_are_refused() {
         let error = helm.release("template", values, &[]).unwrap_err();
         let error = format!("{error:#}");
         assert!(error.contains(part), "{values}: {error}");
+    }
+}
+
+/// No images are published, so a release without a registry could not run.
+#[test]
+fn a_registry_is_required() {
+    let helm = Helm::new().unwrap();
+    let error = helm.without_registry("template", "", &[]).unwrap_err();
+    let error = format!("{error:#}");
+    for part in [
+        "global.registry is empty",
+        "for example --set global.registry=registry.example.com/gpu",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let address = "global: {registry: 'https://registry'}";
+    let error = helm.without_registry("template", address, &[]).unwrap_err();
+    assert!(error.to_string().contains("/global/registry"), "{error:#}");
+    let hosts = "exporter: {image: {repository: localhost/a}}\n\
+        webhook: {image: {repository: 'registry:5000/b', tag: c}}";
+    let rendered = helm.without_registry("template", hosts, &[]).unwrap();
+    for image in ["localhost/a:", "registry:5000/b:c\n"] {
+        assert!(rendered.contains(&format!("image: {image}")), "{image}");
     }
 }

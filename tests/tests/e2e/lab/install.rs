@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::ensure;
-use nvlink_tests::{ControlPlane, Helm, Kubectl, Lab, LabNode, assets, http, wait_until, workdir};
+use nvlink_tests::{
+    ControlPlane, Helm, Kubectl, Lab, LabNode, REGISTRY, assets, http, wait_until, workdir,
+};
 use serde_json::{Value, json};
 
 use super::{SOON, WORK, spec, variable};
@@ -52,7 +54,7 @@ impl Cluster {
 
     fn import_images(&self) {
         for (program, archive) in release().images() {
-            let repository = format!("ghcr.io/nvlink-domains/{program}");
+            let repository = format!("{REGISTRY}/{program}");
             self.lab.import(&archive, &repository).unwrap();
         }
     }

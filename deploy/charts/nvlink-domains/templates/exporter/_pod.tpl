@@ -3,7 +3,7 @@
 - serve
 - {{ print "--source=" ($exporter.source) | quote }}
 - {{ print "--collection-interval=" ($exporter.collectionInterval) | quote }}
-- {{ print "--log-format=" ($exporter.logFormat) | quote }}
+- {{ print "--log-format=" (.Values.logFormat) | quote }}
 {{- if $exporter.allocations.enabled }}
 - --kubelet-socket=/var/lib/kubelet/pod-resources/kubelet.sock
 - --kubernetes
@@ -94,13 +94,12 @@ volumes:
 {{- end }}
 {{- end }}
 
-{{/* One term for each label of GPU nodes. With followGpuOperator there are two of each: the
-     operator has not set its label, or has set it to true. */}}
+{{/* Two terms for each label of GPU nodes: the GPU operator has not set its label, or has set it to true.
+     It has another value while the operator upgrades the driver. */}}
 {{- define "nvlink-domains.exporterAffinity" -}}
 {{- $exporter := .Values.exporter -}}
 {{- $terms := $exporter.nodeSelectorTerms -}}
 {{- $client := "nvidia.com/gpu.deploy.client" -}}
-{{- if $exporter.followGpuOperator -}}
 {{- $free := list (dict "key" $client "operator" "DoesNotExist") (dict "key" $client "operator" "In" "values" (list "true")) -}}
 {{- $both := list -}}
 {{- range $term := ($terms | default (list dict)) -}}
@@ -109,13 +108,8 @@ volumes:
 {{- $both = append $both (merge (dict "matchExpressions" $expressions) $term) -}}
 {{- end -}}
 {{- end -}}
-{{- $terms = $both -}}
-{{- end -}}
-{{- with $terms }}
+{{- $required := dict "nodeSelectorTerms" $both -}}
+{{- $nodes := dict "requiredDuringSchedulingIgnoredDuringExecution" $required -}}
 affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        {{- toYaml . | nindent 8 }}
-{{- end }}
+  {{- merge (deepCopy $exporter.affinity) (dict "nodeAffinity" $nodes) | toYaml | nindent 2 }}
 {{- end }}

@@ -8,10 +8,10 @@
 - --tls-key=/tls/tls.key
 - --ca-file=/tls/ca.crt
 {{- else }}
-- {{ printf "--ca-secret=%s/%s" .Release.Namespace $webhook.caSecret | quote }}
+- {{ printf "--ca-secret=%s/webhook-ca" .Release.Namespace | quote }}
 {{- end }}
 {{- if $webhook.clientCa.configMap }}
-- {{ print "--client-ca-file=/clients/" $webhook.clientCa.key | quote }}
+- --client-ca-file=/clients/ca.crt
 {{- end }}
 # The kube-proxies need some seconds to learn that a replica stops; until then it serves.
 - {{ print "--drain-seconds=" ($webhook.drainSeconds) | quote }}
@@ -34,7 +34,7 @@
 {{- if $webhook.certManager.enabled }}
 - --ca-file=/tls/ca.crt
 {{- else }}
-- {{ printf "--ca-secret=%s/%s" .Release.Namespace $webhook.caSecret | quote }}
+- {{ printf "--ca-secret=%s/webhook-ca" .Release.Namespace | quote }}
 {{- end }}
 - {{ print "--exempt-namespace=" (include "nvlink-domains.exemptFlag" .) | quote }}
 {{- if .Values.policies.enabled }}
@@ -53,7 +53,7 @@
 - {{ print "--rack-label=" ($webhook.rackLabel) | quote }}
 - {{ print "--zone-label=" ($webhook.zoneLabel) | quote }}
 - {{ print "--log=" ($webhook.log) | quote }}
-- {{ print "--log-format=" ($webhook.logFormat) | quote }}
+- {{ print "--log-format=" ((index . 0).Values.logFormat) | quote }}
 {{- range index . 1 }}
 - {{ . | quote }}
 {{- end }}
@@ -72,12 +72,7 @@ enableServiceLinks: false
 priorityClassName: {{ . }}
 {{- end }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
+  {{- include "nvlink-domains.nonRoot" (list $root $webhook.podSecurityContext) | nindent 2 }}
 {{- with $webhook.topologySpread }}
 topologySpreadConstraints:
   {{- range . }}
@@ -117,9 +112,51 @@ readinessProbe:
   timeoutSeconds: 2
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
-  allowPrivilegeEscalation: false
-  capabilities: {drop: [ALL]}
-  readOnlyRootFilesystem: true
+  {{- include "nvlink-domains.container" .Values.webhook.securityContext | nindent 2 }}
+{{- end }}
+
+{{/* What runs `nvlink-webhook` once: the pods of Jobs and of `helm test`. Takes [root, account or nothing,
+     list of arguments]; without an account, there is no token. */}}
+{{- define "nvlink-domains.oncePodSpec" -}}
+{{- $root := index . 0 }}
+{{- $account := index . 1 }}
+{{- $webhook := $root.Values.webhook -}}
+restartPolicy: Never
+{{- with $account }}
+serviceAccountName: {{ . }}
+{{- end }}
+automountServiceAccountToken: {{ not (empty $account) }}
+enableServiceLinks: false
+{{- include "nvlink-domains.pullSecrets" $root | nindent 0 }}
+securityContext:
+  {{- include "nvlink-domains.nonRoot" (list $root $webhook.podSecurityContext) | nindent 2 }}
+{{- with $webhook.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $webhook.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $webhook.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: {{ index . 2 | first | trimPrefix "--" }}
+    image: {{ include "nvlink-domains.image" (list $root $webhook.image) }}
+    imagePullPolicy: {{ $webhook.image.pullPolicy }}
+    args:
+      {{- range index . 2 }}
+      - {{ . | quote }}
+      {{- end }}
+    {{- with $webhook.resources }}
+    resources:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    securityContext:
+      {{- include "nvlink-domains.container" $webhook.securityContext | nindent 6 }}
 {{- end }}
 
 {{/* Name of the Secret with the web configuration of the page, if it is used. */}}
