@@ -43,7 +43,7 @@ def health() -> list:
         ),
         panels.number(
             "Registered",
-            "Lowest of all replicas: 0 where the registration with the API server is not as the replica's flags require, so that the API server may not call it. See NvlinkWebhookNotRegistered; the log has the reason.",
+            "Lowest of all replicas: 0 where the registration with the API server is not as the replica's flags require, so that the API server may not call it. See NvlinkWebhookDegraded; the log has the reason.",
             f"min(nvlink_webhook_registered{{{CLUSTER}}})",
             steps=[(None, RED), (1, GREEN)],
             no_value="by somebody else",
@@ -58,7 +58,7 @@ def health() -> list:
         ),
         panels.number(
             "Age of the view",
-            "How long ago a watch of the API was last in sync, for the oldest of all replicas and kinds. If it grows, decisions use an old view of nodes and classes: see NvlinkWebhookCacheOld.",
+            "How long ago a watch of the API was last in sync, for the oldest of all replicas and kinds. If it grows, decisions use an old view of nodes and classes: see NvlinkWebhookDegraded.",
             f"max(nvlink_webhook_cache_age_seconds{{{CLUSTER}}})",
             unit=SECONDS,
             steps=[(None, GREEN), (60, ORANGE), (300, RED)],
@@ -66,7 +66,7 @@ def health() -> list:
         panels.number(
             "Alerts firing",
             "Alerts about the webhook, its queue and its policies. If there is no number, Prometheus has not loaded the rules.",
-            f'count(ALERTS{{alertname=~"NvlinkWebhook.*|NvlinkQueue.*|NvlinkPolicies.*|NvlinkClass.*", alertstate="firing", {CLUSTER}}}) '
+            f'count(ALERTS{{alertname=~"NvlinkWebhook.*|NvlinkQueue.*|NvlinkClass.*", alertstate="firing", {CLUSTER}}}) '
             f"or 0 * count({OUTCOMES})",
             steps=NONE_IS_GOOD,
             no_value="no rules",
@@ -104,7 +104,7 @@ def outcomes() -> list:
         ),
         panels.lines(
             "Calls that failed, as the API servers see them",
-            "Refused because a call failed: pods that name a class; see NvlinkWebhookUnreachable. Admitted without the webhook: other GPU pods; see NvlinkWebhookFailedOpen. Both mean that the API servers do not get an answer: look at the network policy, the certificate and the registration.",
+            "Refused because a call failed: pods that name a class; see NvlinkWebhookUnreachable. Admitted without the webhook: other GPU pods; see NvlinkWebhookDegraded. Both mean that the API servers do not get an answer: look at the network policy, the certificate and the registration.",
             [
                 (f"sum(rate({calls}[$__rate_interval]))", "refused because of a failed call"),
                 (f"sum(rate({opened}[$__rate_interval]))", "admitted without the webhook"),
@@ -131,7 +131,7 @@ def queue() -> list:
     return [
         panels.lines(
             "Waiting pods by reason",
-            "Pods in the queue, by why they wait. full and fragmented: GPUs are missing. behind: the free ones are for others. impossible: they never start; tell their authors. silent: nodes do not report. refused: the API server refuses to start them. See NvlinkQueueStarving.",
+            "Pods in the queue, by why they wait. full and fragmented: GPUs are missing. behind: the free ones are for others. impossible: they never start; tell their authors. silent: nodes do not report. refused: the API server refuses to start them. See NvlinkQueueStuck.",
             [(by("nvlink_webhook_queue_waiting_pods", "reason"), "{{reason}}")],
             COUNT,
             stacked=True,
@@ -149,7 +149,7 @@ def queue() -> list:
         ),
         panels.lines(
             "Oldest wait",
-            "How long the oldest waiting pod of each class has waited. A line that rises for hours is a job that cannot start: see NvlinkQueueStarving.",
+            "How long the oldest waiting pod of each class has waited. A line that rises beyond the waits of its class is a job that cannot start: kubectl nvlink status tells why.",
             [(oldest, "{{class}}")],
             SECONDS,
             width=8,
@@ -157,7 +157,7 @@ def queue() -> list:
         ),
         panels.lines(
             "Waits and expected starts",
-            "Of the pods that started: the time in the queue, and how far the first expected start that they showed was off. Errors as large as the waits mean that jobs end at other times than they say: see NvlinkQueueEtaFarOff.",
+            "Of the pods that started: the time in the queue, and how far the first expected start that they showed was off. Errors as large as the waits mean that jobs end at other times than they say: set nvlink-domains.io/expected-duration.",
             [
                 (quantile(0.5, "nvlink_webhook_queue_wait_duration_seconds"), "wait, half"),
                 (quantile(0.9, "nvlink_webhook_queue_wait_duration_seconds"), "wait, 9 of 10"),
@@ -181,14 +181,14 @@ def queue() -> list:
         ),
         panels.lines(
             "Writes that did not succeed",
-            "conflict and gone are normal: somebody else changed or deleted the pod. refused and unanswered keep pods waiting: see NvlinkQueueReleasesFailing.",
+            "conflict and gone are normal: somebody else changed or deleted the pod. refused and unanswered keep pods waiting: see NvlinkQueueStuck.",
             [(f"sum by (outcome) (rate({writes}[$__rate_interval]))", "{{outcome}}")],
             PER_SECOND,
             width=8,
         ),
         panels.lines(
             "Placements against the plan",
-            "Pods that started, by what became of the GPUs that the queue chose. equivalent: others of the node that are as fast. other-gpus: slower ones; the node's device plugin chooses unless devices.mapping of the class is Preferred or Claim. other-node: somebody else bound the pod. See NvlinkPlacementsDifferFromPlan.",
+            "Pods that started, by what became of the GPUs that the queue chose. equivalent: others of the node that are as fast. other-gpus: slower ones; the node's device plugin chooses unless devices.mapping of the class is Preferred or Claim. other-node: somebody else bound the pod. The Events PlacedOnOtherGpus and PlacedOnOtherNode of the pods have the reason.",
             [(f"sum by (mapping, outcome) (rate({placed}[$__rate_interval]))", "{{mapping}}: {{outcome}}")],
             PER_SECOND,
             stacked=True,
@@ -214,7 +214,7 @@ def latency() -> list:
         ),
         panels.lines(
             "Time to answer, quantiles",
-            "Half, nine of ten and 99 of 100 reviews were answered in this time or less. The API server waits 5 seconds. If it is slow, the access reviews of the API server are, or the webhook has too little CPU: see NvlinkWebhookSlow. The last line is how long the queue needs to say what starts next.",
+            "Half, nine of ten and 99 of 100 reviews were answered in this time or less. The API server waits 5 seconds. If it is slow, the access reviews of the API server are, or the webhook has too little CPU. The last line is how long the queue needs to say what starts next.",
             [
                 (quantile(0.5), "half"),
                 (quantile(0.9), "9 of 10"),
@@ -235,7 +235,7 @@ def overload() -> list:
     return [
         panels.lines(
             "Reviews without a decision",
-            "overloaded: no time or no room; the log names what was missing: see NvlinkWebhookOverloaded. invalid: not a review that this version can read; somebody else may call the port: see NvlinkWebhookInvalidReviews.",
+            "overloaded: no time or no room; the log names what was missing: see NvlinkWebhookDegraded. invalid: not a review that this version can read; somebody else may call the port. The log has the reason.",
             [(f"sum by (outcome) (rate(nvlink_webhook_admission_requests_total{{{requests}}}[$__rate_interval]))", "{{outcome}}")],
             PER_SECOND,
             width=8,
@@ -249,7 +249,7 @@ def overload() -> list:
         ),
         panels.lines(
             "Restarts and lost log lines",
-            "Parts of the webhook that ended unexpectedly and were restarted, and lines of the log that nobody read in time; in total since the replicas' start. A part that restarts again and again is a defect: see NvlinkWebhookRestarting.",
+            "Parts of the webhook that ended unexpectedly and were restarted, and lines of the log that nobody read in time; in total since the replicas' start. A part that restarts again and again is a defect: its log has the reason.",
             [
                 (f"sum by (part) (nvlink_webhook_part_restarts_total{{{CLUSTER}}})", "restarts of {{part}}"),
                 (f"sum(nvlink_webhook_log_lines_dropped_total{{{CLUSTER}}})", "lost log lines"),
@@ -267,7 +267,7 @@ def certificate() -> list:
     return [
         panels.lines(
             "Certificate and registration",
-            "Totals since the replicas' start: reloads of the certificate by result, and failed writes of the registration. A failure that grows is in the log with its reason: see NvlinkWebhookCertificateReloadFailing and NvlinkWebhookNotRegistered.",
+            "Totals since the replicas' start: reloads of the certificate by result, and failed writes of the registration. A failure that grows is in the log with its reason: see NvlinkWebhookCertificateExpiring and NvlinkWebhookDegraded.",
             [
                 (f"sum by (result) (nvlink_webhook_certificate_reloads_total{{{CLUSTER}}})", "reloads: {{result}}"),
                 (f"sum(nvlink_webhook_registration_failures_total{{{CLUSTER}}})", "failed registrations"),

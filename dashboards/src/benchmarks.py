@@ -57,7 +57,7 @@ def summary() -> list:
         ),
         panels.number(
             "Lowest against the baseline",
-            "Bus bandwidth of the latest run divided by the median of earlier ones; the lowest of all classes. Under 0.8 see NvlinkCollectiveSlow: look for missing links and errors on the node.",
+            "Bus bandwidth of the latest run divided by the median of earlier ones; the lowest of all classes. Under 0.8 see NvlinkCollectiveFailed: look for missing links and errors on the node.",
             f"min({AGAINST_BASELINE})",
             unit=RATIO,
             steps=HIGH_IS_GOOD,

@@ -52,7 +52,7 @@ def state() -> list:
     return [
         panels.number(
             "Nodes",
-            "Nodes whose exporter answers. If nodes are missing, NvlinkExporterAbsent names them: look at the exporter's pods there.",
+            "Nodes whose exporter answers. If nodes are missing, NvlinkExporterFailing names them: look at the exporter's pods there.",
             f"count({NODES})",
         ),
         panels.number(
@@ -97,7 +97,7 @@ def wrong() -> list:
     return [
         panels.grid(
             "GPUs with missing links",
-            "The 50 GPUs that miss most links. Missing links on one GPU point to its board or bridge; on all GPUs of a node, to the NVSwitches or the fabric manager. Follow the runbook of NvlinkLinksMissing.",
+            "The 50 GPUs that miss most links. Missing links on one GPU point to its board or bridge; on all GPUs of a node, to the NVSwitches or the fabric manager. Follow the runbook of NvlinkLinkDown.",
             [(f"topk(50, max by (cluster, node, gpu, model, pci_bus_id) ({missing}))", "missing links")],
             to_node,
             sort="missing links",
@@ -132,7 +132,7 @@ def suffering() -> list:
         ),
         panels.grid(
             "XIDs",
-            "The 50 most frequent XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus, 144 to 150 are NVLink 5, 154 says what the driver asks for: follow the runbook of NvlinkXid.",
+            "The 50 most frequent XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus, 144 to 150 are NVLink 5, 154 says what the driver asks for: follow the runbook of NvlinkGpuFault.",
             [(f"topk(50, max by (cluster, node, gpu, xid) ({xids}))", "errors")],
             to_node,
             sort="errors",
@@ -186,7 +186,7 @@ def traffic() -> list:
         ),
         panels.lines(
             "Traffic by node",
-            "Bytes per second that the GPUs of a node send over NVLink; the 20 nodes with most. A node below the others of the same job is slow: see NvlinkNodeSlow.",
+            "Bytes per second that the GPUs of a node send over NVLink; the 20 nodes with most. A node below the others of the same job is slow: see NvlinkJobSlow.",
             [(top(20, NODE_TRAFFIC, ON_NODE), "{{cluster}} {{node}}")],
             BYTES_PER_SECOND,
         ),
@@ -244,7 +244,7 @@ def link_errors() -> list:
         ),
         panels.lines(
             "Bit error ratio of $link_node",
-            "Worst link of each GPU: effective is after forward error correction, symbol also after retransmission by the physical layer. Since NVLink 5 only. An effective ratio that rises ends in errors: see NvlinkBitErrorRatioHigh.",
+            "Worst link of each GPU: effective is after forward error correction, symbol also after retransmission by the physical layer. Since NVLink 5 only. An effective ratio that rises ends in errors: see NvlinkErrorsRising.",
             [(f"max by (gpu, kind) (nvlink_bit_error_ratio{{{LINKS}}})", "GPU {{gpu}} {{kind}}")],
             "sci",
             no_value="These GPUs report no bit error ratio.",
@@ -268,7 +268,7 @@ def exporters() -> list:
     return [
         panels.grid(
             "Collectors that fail",
-            "Up to 100 collectors whose last collection failed: topology is the driver, allocations the kubelet. What they measure is absent everywhere above. The exporter's log has the reason: see NvlinkExporterCollectorFailing.",
+            "Up to 100 collectors whose last collection failed: topology is the driver, allocations the kubelet. What they measure is absent everywhere above. The exporter's log has the reason: see NvlinkExporterFailing.",
             [(f"topk(100, max by (cluster, node, collector) ({of_nodes(f'({failing})')} + 1))", "fails")],
             {"node": [frame.to_node()]},
             width=8,
@@ -276,7 +276,7 @@ def exporters() -> list:
         ),
         panels.bars(
             "Oldest data",
-            "Age of the exporters' data; the ten oldest. More than a minute is a driver that hangs, or a source that fails: see NvlinkExporterStale.",
+            "Age of the exporters' data; the ten oldest. More than a minute is a driver that hangs, or a source that fails: see NvlinkExporterFailing.",
             [(f"topk(10, max by (cluster, node) ({age}))", "{{cluster}} {{node}}")],
             unit=panels.SECONDS,
             steps=[(None, panels.GREEN), (30, panels.YELLOW), (60, panels.RED)],

@@ -237,7 +237,7 @@ def errors() -> list:
         ),
         panels.grid(
             "XIDs of its GPUs",
-            "XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus: follow the runbook of NvlinkXid.",
+            "XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus: follow the runbook of NvlinkGpuFault.",
             [(f"topk(50, {of_held('nvlink_xid_errors_total', ', xid')})", "errors")],
             to_node,
             sort="errors",

@@ -61,7 +61,7 @@ def now() -> list:
         ),
         panels.number(
             "Jobs across domains",
-            "Pods whose GPUs belong to more than one NVLink domain: they communicate over PCIe or the network. See NvlinkPlacementAcrossDomains.",
+            "Pods whose GPUs belong to more than one NVLink domain: they communicate over PCIe or the network. If it happens often, use a class with scope nvlink-domain.",
             or_zero(
                 f"count(max {BY_JOB} ({of_nodes(f'nvlink_placement_domains{{{CLUSTER}}}')}) > 1)",
                 NODES,
@@ -271,7 +271,7 @@ def devices() -> list:
         ),
         panels.number(
             "Answered by the search",
-            "Share of the preferences that the kubelets asked for in the time range that were answered by the search on the node's graph. The vendor's plugin answers for parts and shares of GPUs, and while the graph is unknown. See NvlinkDevicePluginGraphUnknown.",
+            "Share of the preferences that the kubelets asked for in the time range that were answered by the search on the node's graph. The vendor's plugin answers for parts and shares of GPUs, and while the graph is unknown. If a node's graph stays unknown, its driver does not answer: see NvlinkExporterFailing.",
             share("preferences_total", ', by="search"'),
             unit=RATIO,
             steps=HIGH_IS_GOOD,
@@ -280,7 +280,7 @@ def devices() -> list:
         ),
         panels.number(
             "Taken by the kubelet",
-            "Share of the containers in the time range that got the GPUs that were preferred. The kubelet may choose others. See NvlinkDevicePluginIgnored.",
+            "Share of the containers in the time range that got the GPUs that were preferred. The kubelet may choose others. No known kubelet does: compare the logs of the kubelet and of nvlink-exporter device-plugin.",
             share("allocations_total", ', outcome="taken"'),
             unit=RATIO,
             steps=HIGH_IS_GOOD,
@@ -305,7 +305,7 @@ def devices() -> list:
         ),
         panels.lines(
             "Registrations",
-            "Registrations with kubelets: each is a restart of a kubelet, of a vendor's plugin, or of nvlink-exporter device-plugin, and a moment without GPUs on its node. See NvlinkDevicePluginRestarting.",
+            "Registrations with kubelets: each is a restart of a kubelet, of a vendor's plugin, or of nvlink-exporter device-plugin, and a moment without GPUs on its node. See NvlinkDevicePluginAway.",
             [(total("by (resource)", "increase", "registrations_total"), "{{resource}}")],
             panels.COUNT,
             width=8,

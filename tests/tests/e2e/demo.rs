@@ -35,7 +35,7 @@ fn the_demo_of_the_alerts_shows_them_from_the_fault_to_the_receiver() {
         (
             "A link breaks",
             "NvlinkLinkDown",
-            "NVLink 7 of GPU 3 on node dgx is down",
+            "GPU 3 on node dgx lacks 1 NVLinks",
         ),
         (
             "A job gets the wrong GPUs",

@@ -1,4 +1,4 @@
-//! Nodes with fewer GPUs than their siblings, as the alert NvlinkGpusFewerThanSiblings finds them.
+//! Nodes with fewer GPUs than their siblings, as the alert NvlinkGpusMissing finds them.
 
 /// The fewest nodes that show how many GPUs are usual.
 const WITNESSES: usize = 3;

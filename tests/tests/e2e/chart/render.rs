@@ -52,7 +52,7 @@ const MATRIX: [(&str, &str); 22] = [
     ),
     (
         "rules and dashboards",
-        "monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/', alertLabels: {team: hpc}}, dashboards: {enabled: true}}",
+        "monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/ALERT.md', alertLabels: {team: hpc}}, dashboards: {enabled: true}}",
     ),
     (
         "a device plugin",
@@ -309,11 +309,11 @@ fn rules_and_dashboards_are_rendered_as_they_are() {
 fn rules_follow_the_values() {
     let helm = Helm::new().unwrap();
     let values = "webhook: {enabled: false}\n\
-        monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/', alertLabels: {team: hpc}}}";
+        monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/ALERT.md', alertLabels: {team: hpc}}}";
     let rendered = documents(&helm.release("template", values, &[]).unwrap());
     let rule = find(&rendered, "PrometheusRule", "nvlink-domains-fabric");
     let alert = &rule["spec"]["groups"][0]["rules"][0];
-    let url = format!("https://wiki/{}", alert["alert"].as_str().unwrap());
+    let url = format!("https://wiki/{}.md", alert["alert"].as_str().unwrap());
     assert_eq!(alert["annotations"]["runbook_url"], url);
     assert_eq!(alert["labels"]["team"], "hpc");
     for name in ["nvlink-domains-webhook", "nvlink-domains-device-plugin"] {
