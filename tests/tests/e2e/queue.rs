@@ -19,7 +19,7 @@ mod large;
 mod leaders;
 mod near;
 mod operators;
-pub(crate) mod placed;
+mod placed;
 mod resources;
 mod showing;
 mod timeouts;

@@ -12,8 +12,8 @@ use nvlink_tests::{Exporter, Process, command, programs, workdir};
 use super::watch::{SOON, Targets, Wanted, Watch, rules, start};
 
 pub(super) const ALERTS: &[Wanted<'_>] = &[
-    ("4", "NvlinkCollectiveFailed"),
-    ("8", "NvlinkCollectiveSlow"),
+    ("wrong_results", "NvlinkCollectiveFailed"),
+    ("slow", "NvlinkCollectiveFailed"),
 ];
 
 /// For how long a failed run is news, and for how much of that the run of the test is.
@@ -106,7 +106,7 @@ fn a_benchmark_that_fails_and_one_that_is_slow_are_notified_once() {
     );
     watch.wait_until_firing(begin, ALERTS);
     let wrong = watch.received(ALERTS[0]);
-    assert_eq!(wrong[0].label("reason"), "wrong_results");
+    assert_eq!(wrong[0].label("gpus"), "4");
     let slow = watch.received(ALERTS[1]);
     assert_eq!(
         (&*slow[0].receiver, slow[0].label("size_class")),
@@ -130,7 +130,7 @@ fn a_benchmark_that_fails_and_one_that_is_slow_are_notified_once() {
     let exporter = serving(&state);
     targets.set(&[&exporter.address]);
     wait_until_read(&watch, &exporter);
-    let again = "ALERTS{alertname=\"NvlinkCollectiveFailed\"}";
+    let again = "ALERTS{reason=\"wrong_results\"}";
     assert_eq!(watch.prometheus.query(again).unwrap(), []);
     let told = watch.received(ALERTS[0]);
     let mut told: Vec<_> = told.iter().map(|note| &*note.status).collect();

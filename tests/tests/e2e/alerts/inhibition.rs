@@ -60,10 +60,10 @@ fn a_node_that_is_down_silences_its_exporter_only() {
         begin,
         &[
             ("gone", "KubeNodeNotReady"),
-            ("here", "NvlinkExporterAbsent"),
+            ("here", "NvlinkExporterFailing"),
         ],
     );
-    let silent = ("gone", "NvlinkExporterAbsent");
+    let silent = ("gone", "NvlinkExporterFailing");
     wait_until_inhibited(&watch, silent);
     assert!(
         watch.received(silent).is_empty(),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::watch::{SOON, Wanted, Watch, rules, set, start};
 
 pub(super) const ALERTS: &[Wanted<'_>] = &[
-    ("slow-node", "NvlinkNodeSlow"),
+    ("node", "NvlinkJobSlow"),
     ("slow-job", "NvlinkJobSlow"),
     ("idle-job", "NvlinkGpusIdle"),
 ];
@@ -112,7 +112,7 @@ fn go_on(pods: &mut [Pods<'_>], watch: &Watch, is_over: impl Fn() -> bool) {
     }
 }
 
-/// Watches the nodes. Six hours pass in a minute, and the baseline is that of 24 seconds ago in place of
+/// Watches the nodes. Six hours pass in a minute, and the baseline is that of 24 seconds ago instead of
 /// a day; what is recorded keeps its pace.
 fn watch(targets: &[(&str, &str)]) -> Watch {
     let rules = rules(&["webhook.yaml"]).alert_faster("NvlinkGpusIdle", 6);

@@ -1,19 +1,17 @@
 //! Faults of the queue, from the fault to the receiver of the alert.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nvlink_tests::Kubectl;
+use nvlink_tests::{Kubectl, Sample};
 use serde_json::json;
 
 use super::cluster::Cluster;
-use crate::alerts::watch::{Targets, Wanted, Watch, rules};
+use crate::alerts::watch::{SOON, Targets, Wanted, Watch, rules};
 
-const CLASS: &str = "line";
-/// Releases that are refused, and starts at another time than was expected.
-const RELEASES: &[Wanted<'_>] = &[("refused", "NvlinkQueueReleasesFailing")];
-const EXPECTED: &[Wanted<'_>] = &[(CLASS, "NvlinkQueueEtaFarOff")];
+/// Releases that are refused.
+const RELEASES: &[Wanted<'_>] = &[("refused", "NvlinkQueueStuck")];
 const LEADER: &[Wanted<'_>] = &[("", "NvlinkQueueNoLeader")];
-pub(crate) const ALERTS: &[Wanted<'_>] = &[RELEASES[0], EXPECTED[0], LEADER[0]];
+pub(crate) const ALERTS: &[Wanted<'_>] = &[RELEASES[0], LEADER[0]];
 
 /// Refuses, as policies of others may, that pods are released.
 fn refuse_releases(all: &Kubectl) {
@@ -34,21 +32,6 @@ fn refuse_releases(all: &Kubectl) {
     });
     all.create(&policy).unwrap();
     all.create(&binding).unwrap();
-}
-
-/// Creates small jobs until the alert is delivered: each of them is tried less and less often.
-fn wait_until_refused(cluster: &Cluster, watch: &Watch) {
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| watch.wait_until_firing(begin, RELEASES));
-        let mut created = 0;
-        while !waiter.is_finished() {
-            cluster.create(&format!("refused-{created}"), 1);
-            created += 1;
-            std::thread::sleep(Duration::from_secs(1));
-        }
-        waiter.join().unwrap();
-    });
 }
 
 /// Lets another program hold the Lease, as one of an old installation would.
@@ -76,29 +59,21 @@ fn what_is_wrong_with_the_queue_is_notified() {
     let others = ["exporter.yaml", "fabric.yaml", "jobs.yaml", "webhook.yaml"];
     let watch = Watch::of(vec![replicas.job("nvlink-webhook")], &rules(&others), 1);
 
-    // Two jobs say that they hold all GPUs for an hour, and end at once.
-    let holders = ["one", "two"];
-    for name in holders {
-        cluster.create_for(name, 8, "60m");
-        cluster.bound(name);
-    }
-    let waiters: Vec<String> = (0..10).map(|n| format!("early-{n}")).collect();
-    for name in &waiters {
-        cluster.create_for(name, 1, "60m");
-    }
-    for name in &waiters {
-        super::showing::shows(&cluster, name, "Full");
-    }
-    let begin = Instant::now();
-    holders.iter().for_each(|name| cluster.end(name));
-    watch.wait_until_firing(begin, EXPECTED);
-
     refuse_releases(all);
-    wait_until_refused(&cluster, &watch);
+    let begin = Instant::now();
+    cluster.create("refused", 1);
+    watch.wait_until_firing(begin, RELEASES);
     all.run(&["delete", "validatingadmissionpolicybinding", "example.com"])
         .unwrap();
     watch.wait_until_resolved(RELEASES);
 
+    // Both nodes have eight GPUs, so that one of the jobs waits.
+    for number in 0..3 {
+        cluster.create(&format!("late-{number}"), 8);
+    }
+    let waits = "sum(nvlink_webhook_queue_waiting_gpus) > 0";
+    let any = |samples: &[Sample]| !samples.is_empty();
+    watch.prometheus.wait_for(waits, SOON, any).unwrap();
     let begin = Instant::now();
     take_lease(all, 3_600);
     watch.wait_until_firing(begin, LEADER);

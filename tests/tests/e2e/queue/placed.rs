@@ -1,16 +1,12 @@
 //! Pods that get other GPUs than the queue planned: an Event, a condition and metrics, once,
 //! whoever leads. The test reports the GPUs, as an exporter beside a kubelet does.
 
-use std::time::Instant;
-
 use nvlink_tests::wait_until;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, SOON, placement};
-use crate::alerts::watch::{Targets, Wanted, Watch, rules};
 
 const CLASS: &str = "line";
-pub(crate) const ALERTS: &[Wanted<'_>] = &[(CLASS, "NvlinkPlacementsDifferFromPlan")];
 
 /// Starts a node of four pairs of GPUs.
 fn pairs() -> Cluster {
@@ -166,29 +162,4 @@ fn a_leader_that_dies_between_event_and_condition_leaves_one_event() {
     assert_eq!(told(&cluster, "pod")[1], event[1]);
     wait_for(&cluster, &counter("other-gpus"), |is| is == Some(1.0));
     assert_eq!(events(&cluster, "pod"), [event]);
-}
-
-#[test]
-fn placements_that_differ_again_and_again_are_notified() {
-    let cluster = pairs();
-    let replicas = Targets::new();
-    replicas.set(&[&cluster.webhook.as_ref().unwrap().replica.admin]);
-    let others = ["exporter.yaml", "fabric.yaml", "jobs.yaml", "webhook.yaml"];
-    let watch = Watch::of(vec![replicas.job("nvlink-webhook")], &rules(&others), 1);
-    let begin = Instant::now();
-    for round in 0..3 {
-        let names: Vec<String> = (0..4).map(|n| format!("split-{round}-{n}")).collect();
-        let pods = names.iter().map(|name| start(&cluster, name));
-        let pods: Vec<(Value, Vec<u64>)> = pods.collect();
-        // Each has one GPU of its plan, and one of the next pod's.
-        let got = pods.iter().zip(pods.iter().cycle().skip(1));
-        let got = got.map(|((pod, own), (_, next))| (pod, [own[0], next[1]]));
-        report(&cluster, &got.collect::<Vec<_>>());
-        for name in &names {
-            assert_eq!(told(&cluster, name)[0], "OtherGpus");
-        }
-        names.iter().for_each(|name| cluster.end(name));
-        report(&cluster, &[]);
-    }
-    watch.wait_until_firing(begin, ALERTS);
 }

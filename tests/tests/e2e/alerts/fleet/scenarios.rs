@@ -215,7 +215,7 @@ pub(super) fn weekend() -> Scenario {
     let title = "a weekend: 60 % of the jobs end, 20 % idle until Monday";
     let action = "end the jobs that idle";
     let mut this = Scenario::new("weekend", title, action, monday + 4 * HOUR);
-    // NvlinkGpusIdle reads what is recorded every five minutes, and NvlinkNodeSlow a day of it: of more nodes, that would
+    // NvlinkGpusIdle reads what is recorded every five minutes, and NvlinkJobSlow a day of it: of more nodes, that would
     // be more samples than promtool allows. Messages are by namespace, so more nodes make no more of them.
     (this.interval, this.scrape) = (5, 2);
     this.machines.truncate(30);
