@@ -41,14 +41,12 @@ pub struct Notice {
     pub asks: bool,
 }
 
-/// The word for a job that the nodes of its class can never run.
-pub const IMPOSSIBLE: &str = "Impossible";
 /// The word for a job that the queue cannot start although it has its turn.
 pub const REFUSED: &str = "Refused";
 /// The word for a job whose class cannot be used.
 pub const UNACCEPTED: &str = "Unaccepted";
 /// The words for jobs that do not start unless somebody does something.
-pub const STUCK: [&str; 3] = [IMPOSSIBLE, REFUSED, UNACCEPTED];
+pub const STUCK: [&str; 3] = [words::IMPOSSIBLE, REFUSED, UNACCEPTED];
 
 /// What keeps a job from starting that only its pods, or the API server, can say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,10 @@ use nvlink_api::class::duration;
 use nvlink_planner::{Deadline, Eta, Millis, OnTimeout, Reason, Why};
 use nvlink_topology::{Scope, labels};
 
-use super::{Member, notice::IMPOSSIBLE};
+use super::Member;
+
+/// The word for a job that the nodes of its class can never run.
+pub const IMPOSSIBLE: &str = "Impossible";
 
 /// Returns the reason as one word, as conditions and Events have it. Of a class that `grows`, nodes may
 /// come that do not exist yet.
@@ -93,21 +96,7 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
         Reason::Quota { held, most } => format!(
             "project {project} holds {held} of the {most} GPUs that a project may hold in the class"
         ),
-        Reason::Full { asked, free: 0 } => {
-            format!("it needs {} {}, and none is free", gpus(asked), within(asked, scope))
-        }
-        Reason::Full { asked, free } => format!(
-            "it needs {} {}, and at most {free} {} free{}",
-            gpus(asked),
-            within(asked, scope),
-            are(free),
-            match scope {
-                Scope::Cluster if asked > 1 => "",
-                Scope::Gpu | Scope::Node => " on one",
-                _ if asked == 1 => " on one",
-                _ => " in one",
-            }
-        ),
+        Reason::Full { asked, free } => full(asked, free, scope),
         Reason::Resources { asked } => format!(
             "{} {} free {}, but not with the CPU, memory and other resources that it requests",
             gpus(asked),
@@ -130,6 +119,20 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
             "it could start now, but a better placement is worth the wait: it would run {} longer now",
             span(longer)
         ),
+    }
+}
+
+fn full(asked: u32, free: u32, scope: Scope) -> String {
+    let wanted = format!("it needs {} {}", gpus(asked), within(asked, scope));
+    let there = match scope {
+        Scope::Cluster if asked > 1 => "",
+        Scope::Gpu | Scope::Node => " on one",
+        _ if asked == 1 => " on one",
+        _ => " in one",
+    };
+    match free {
+        0 => format!("{wanted}, and none is free"),
+        _ => format!("{wanted}, and at most {free} {} free{there}", are(free)),
     }
 }
 

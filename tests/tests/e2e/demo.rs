@@ -91,15 +91,7 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     }
     let end = step(&said, "Both jobs end");
     assert_eq!(end.matches("Complete   1/1").count(), 2, "{end}");
-    let full = step(&said, "A full cluster, and a job that waits");
-    for part in [
-        "SchedulingGated",
-        "position 1",
-        "(7, ends in",
-        "The page of the cluster shows",
-    ] {
-        assert!(full.contains(part), "{part}: {full}");
-    }
+    shows_who_waits(step(&said, "A full cluster, and a job that waits"));
     let starts = step(&said, "The job starts where GPUs come free");
     let released = starts
         .matches("released to node dgx: it was its turn")
@@ -108,6 +100,17 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     let restricted = step(&said, "A restricted class");
     assert!(restricted.contains("chose node dgx."), "{restricted}");
     shows_the_logs_of_gitlab(step(&said, "Jobs of GitLab"));
+}
+
+fn shows_who_waits(full: &str) {
+    for part in [
+        "SchedulingGated",
+        "position 1",
+        "(7, ends in",
+        "The page of the cluster shows",
+    ] {
+        assert!(full.contains(part), "{part}: {full}");
+    }
 }
 
 fn shows_the_logs_of_gitlab(gitlab: &str) {

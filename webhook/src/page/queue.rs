@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_cluster::mirror::{Pod, State, pod::Queued};
-use nvlink_queue::notice::{IMPOSSIBLE, STUCK};
+use nvlink_queue::{notice::STUCK, words::IMPOSSIBLE};
 use nvlink_runtime::page::escape;
 use nvlink_runtime::words::count;
 use serde_json::{Value, json};

@@ -76,9 +76,7 @@ impl Plan {
             feed,
             planner,
             round,
-            sees_drivers: [&state.objects.device_classes, &state.objects.slices]
-                .iter()
-                .all(|kind| kind.hidden.is_none()),
+            sees_drivers: sees_drivers(state),
         }
     }
 
@@ -115,6 +113,11 @@ impl Plan {
         self.feed.flush(&mut self.planner, now);
         name
     }
+}
+
+fn sees_drivers(state: &State<'_>) -> bool {
+    let mut read = [&state.objects.device_classes, &state.objects.slices].into_iter();
+    read.all(|kind| kind.hidden.is_none())
 }
 
 /// Parses a part of an object of the API server.
