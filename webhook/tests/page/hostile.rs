@@ -37,28 +37,22 @@ fn named(name: &str) -> Arc<Page> {
         project: Some(name.to_owned()),
         ..Pod::default()
     };
-    let queued = Queued {
-        reason: format!("Full: {name}"),
-        owner: Some(name.to_owned()),
-        ..Queued::default()
-    };
-    let waits = Pod {
-        queued: Some(Box::new(queued.clone())),
-        ..pod.clone()
-    };
-    let waiting = format!("{name} waits");
-    page.mirror.set_pod((name.to_owned(), waiting), waits);
-    let never = Queued {
-        reason: format!("Impossible: {name}"),
-        owner: None,
-        ..queued
-    };
-    let stuck = Pod {
-        queued: Some(Box::new(never)),
-        ..pod.clone()
-    };
-    let never = format!("{name} never starts");
-    page.mirror.set_pod((name.to_owned(), never), stuck);
+    for (reason, owner, state) in [
+        ("Full", Some(name.to_owned()), "waits"),
+        ("Impossible", None, "never starts"),
+    ] {
+        let queued = Queued {
+            reason: format!("{reason}: {name}"),
+            owner,
+            ..Queued::default()
+        };
+        let waits = Pod {
+            queued: Some(Box::new(queued)),
+            ..pod.clone()
+        };
+        let key = (name.to_owned(), format!("{name} {state}"));
+        page.mirror.set_pod(key, waits);
+    }
     page.mirror.set_pod((name.to_owned(), name.to_owned()), pod);
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true, Extent::OfClasses);
