@@ -288,7 +288,11 @@ pub struct PlaceArgs {
     pub pattern: Pattern,
 
     /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack, zone and cluster mean node
-    #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
+    #[arg(
+        long,
+        default_value = "nvlink-domain",
+        env = "NVLINK_EXPORTER_PLACE_SCOPE"
+    )]
     pub scope: Scope,
 
     /// What to do with GPUs that are marked as broken: avoid, last (use as few as possible) or ignore

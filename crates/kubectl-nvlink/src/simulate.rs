@@ -31,10 +31,10 @@ const SELDOM: Duration = Duration::from_secs(20);
 /// When the trace is invalid, or a file cannot be read or written.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     ensure!(
-        args.plot.is_none() || args.cluster.len() == 1,
+        args.plot.is_none() || args.nodes.len() == 1,
         "--plot draws one cluster: give --cluster once"
     );
-    let class = args.class.as_deref().map(read_class).transpose()?;
+    let class = args.class_file.as_deref().map(read_class).transpose()?;
     let options = Options {
         seed: args.seed,
         communication_share: args.communication_share,
@@ -72,10 +72,10 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
 /// Replays the trace on each cluster.
 fn replay(args: &SimulateArgs, trace: &Trace, options: &Options) -> anyhow::Result<Vec<Report>> {
     let mut meter = Meter::new();
-    let mut reports = Vec::with_capacity(args.cluster.len());
-    for spec in &args.cluster {
+    let mut reports = Vec::with_capacity(args.nodes.len());
+    for spec in &args.nodes {
         let cluster = Cluster::new(spec).context("cannot build the cluster")?;
-        let name = (args.cluster.len() > 1).then(|| spec.to_string());
+        let name = (args.nodes.len() > 1).then(|| spec.to_string());
         let report = simulation::run(trace, &cluster, options, &mut |progress| {
             meter.show(name.as_deref(), progress);
         });

@@ -70,13 +70,18 @@ pub async fn connect(limits: Limits) -> kube::Result<Client> {
         .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
 }
 
-/// The cluster that a person means, as kubectl's flags `--kubeconfig` and `--context` say it.
+/// The cluster that a person means, as kubectl's flags `--kubeconfig`, `--context`, `--as` and
+/// `--as-group` say it.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// The kubeconfig; `None`: that of kubectl, or the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
     /// The context; `None`: the current one of the kubeconfig.
     pub context: Option<String>,
+    /// The user whose rights apply; `None`: that of the kubeconfig.
+    pub user: Option<String>,
+    /// The groups of that user.
+    pub groups: Vec<String>,
 }
 
 /// Returns a client for the cluster of `choice`, as [`connect`] does.
@@ -84,32 +89,35 @@ pub struct Choice {
 /// # Errors
 /// When there is no such kubeconfig or context.
 pub async fn connect_to(choice: Choice, limits: Limits) -> kube::Result<Client> {
-    if choice.kubeconfig.is_none() && choice.context.is_none() {
-        return connect(limits).await;
-    }
     let runtime = tokio::runtime::Handle::current();
     let chosen = spawn_blocking(move || {
-        let options = KubeConfigOptions {
-            context: choice.context,
-            ..KubeConfigOptions::default()
-        };
-        let config = runtime.block_on(async {
-            match choice.kubeconfig {
-                Some(path) => {
-                    let read = Kubeconfig::read_from(path)?;
-                    Config::from_custom_kubeconfig(read, &options).await
-                }
-                None => Config::from_kubeconfig(&options).await,
-            }
-        });
-        with(
-            config.map_err(|error| kube::Error::Service(error.into()))?,
-            limits,
-        )
+        let mut config = runtime.block_on(config(choice.kubeconfig, choice.context))?;
+        if choice.user.is_some() {
+            config.auth_info.impersonate = choice.user;
+            config.auth_info.impersonate_groups = Some(choice.groups);
+        }
+        with(config, limits)
     });
     chosen
         .await
         .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
+}
+
+async fn config(kubeconfig: Option<PathBuf>, context: Option<String>) -> kube::Result<Config> {
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path);
+            let read = read.map_err(|error| kube::Error::Service(error.into()))?;
+            Config::from_custom_kubeconfig(read, &options).await
+        }
+        None if options.context.is_some() => Config::from_kubeconfig(&options).await,
+        None => return Config::infer().await.map_err(kube::Error::InferConfig),
+    };
+    config.map_err(|error| kube::Error::Service(error.into()))
 }
 
 /// Returns a client with `config`, with its limits replaced by `limits`.

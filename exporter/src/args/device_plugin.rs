@@ -67,7 +67,7 @@ pub struct DevicePluginArgs {
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
-        default_value = "0.0.0.0:9837",
+        default_value = "0.0.0.0:9838",
         value_delimiter = ',',
         value_name = "ADDRESS",
         value_parser = web::address

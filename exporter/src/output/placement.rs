@@ -146,7 +146,6 @@ pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
             "bandwidths are assumed: the source does not report them".to_owned(),
         ));
     }
-    rows.push(("pods get these", GET.to_owned()));
     let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
     rows.iter()
         .map(|(title, text)| format!("{title:width$}  {text}\n"))

@@ -265,6 +265,14 @@ fn with_those_of_a_namespace(cluster: &Cluster) {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("you may not read pod holder"), "{said}");
+    // An administrator sees what she sees.
+    let plugin = Plugin::new(cluster.plane.kubeconfig().to_owned());
+    let as_alice = ["explain", "others/holder", "--as", "alice"];
+    let refused = plugin.output(&as_alice);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("you may not read pod holder"), "{said}");
+    let as_master = [&as_alice[..], &["--as-group", "system:masters"]].concat();
+    plugin.run(&as_master);
 }
 
 /// On a pipe, `--watch` prints a block when something changes.

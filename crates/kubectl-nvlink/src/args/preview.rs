@@ -13,7 +13,6 @@ pub struct PreviewArgs {
     #[arg(
         short,
         long = "filename",
-        env = "NVLINK_WEBHOOK_FILENAME",
         value_name = "PATH",
         value_delimiter = ',',
         required = true
@@ -25,20 +24,17 @@ pub struct PreviewArgs {
     /// writes one) and Namespace (its default class, and whether it is exempt).
     #[arg(
         long,
-        visible_aliases = ["class", "nodes"],
-        env = "NVLINK_WEBHOOK_CLUSTER",
         value_name = "PATH",
         value_delimiter = ','
     )]
     pub cluster: Vec<PathBuf>,
     /// Default class for pods that name none, in namespaces that --cluster does not have.
-    #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
+    #[arg(long, value_name = "CLASS")]
     pub namespace_default: Option<String>,
     /// Namespace of documents that have none.
     #[arg(
         short,
         long,
-        env = "NVLINK_WEBHOOK_NAMESPACE",
         value_name = "NAME",
         default_value = "default"
     )]
@@ -49,7 +45,6 @@ pub struct PreviewArgs {
     #[arg(
         long,
         visible_alias = "as",
-        env = "NVLINK_WEBHOOK_USER",
         value_name = "USER",
         default_value = "preview"
     )]
@@ -59,7 +54,6 @@ pub struct PreviewArgs {
     /// Without it, only pods of the CI projects that a class lists may use that class.
     #[arg(
         long,
-        env = "NVLINK_WEBHOOK_ALLOW_USE",
         value_name = "CLASS",
         value_delimiter = ','
     )]
@@ -69,15 +63,15 @@ pub struct PreviewArgs {
     ///
     /// Use it before you restrict a class, or to see whom that affects. Pods with a controller are left
     /// out: the template decides how they are made again.
-    #[arg(long, env = "NVLINK_WEBHOOK_RESTRICT", value_name = "CLASS")]
+    #[arg(long, value_name = "CLASS")]
     pub restrict: Option<String>,
     /// What to print.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
+    #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
     /// Fail (status 1) also if none of the nodes of --cluster can hold a pod.
     ///
     /// GPUs that are in use count as free.
-    #[arg(long, env = "NVLINK_WEBHOOK_STRICT")]
+    #[arg(long)]
     pub strict: bool,
     /// Namespaces without rules.
     #[command(flatten)]

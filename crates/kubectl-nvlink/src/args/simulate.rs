@@ -9,15 +9,15 @@ use nvlink_simulation::ClusterSpec;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   What would the queue have done with last month's jobs?
-    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4,a100-pcie-pairs=8
   The same, if jobs communicate for a quarter of their time:
-    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --communication-share 0.25
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --communication-share 0.25
   For programs, and as a picture:
-    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 -o json --plot waits.svg
   Would four more nodes with bridges do?
-    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --cluster dgx-h100=4,a100-pcie-pairs=4
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --nodes dgx-h100=4,a100-pcie-pairs=4
   With the scope, the order and the time limits of a class:
-    kubectl nvlink simulate jobs.csv --cluster dgx-h100=4 --class class.yaml
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --class-file class.yaml
 
 A trace:
   time,gpus,duration,project
@@ -36,28 +36,26 @@ pub struct SimulateArgs {
     /// optionally project, pattern (default all-reduce) and priority (default 0). Other columns
     /// are ignored; lines that begin with # are comments. A fraction of a GPU is rounded up,
     /// because Kubernetes hands out whole GPUs.
-    #[arg(env = "NVLINK_WEBHOOK_TRACE", value_name = "TRACE")]
+    #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
     /// The nodes: profiles of nvlink-exporter's simulator, and how many of each.
     ///
     /// Repeat it to compare clusters.
     #[arg(
         long,
-        env = "NVLINK_WEBHOOK_SIMULATE_CLUSTER",
         value_name = "PROFILE=COUNT,…",
         required = true
     )]
-    pub cluster: Vec<ClusterSpec>,
+    pub nodes: Vec<ClusterSpec>,
     /// The class of all jobs: a file with a DomainClass whose pods wait in the queue.
     ///
     /// The simulation goes by its scopes, order, time limits, waiting cost and quota. Without it, the
     /// settings are the defaults, except that a job may be anywhere on its node.
-    #[arg(long, env = "NVLINK_WEBHOOK_SIMULATE_CLASS", value_name = "FILE")]
-    pub class: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub class_file: Option<PathBuf>,
     /// Decides what is arbitrary: equal arguments give equal output.
     #[arg(
         long,
-        env = "NVLINK_WEBHOOK_SEED",
         value_name = "N",
         default_value_t = 1
     )]
@@ -70,17 +68,16 @@ pub struct SimulateArgs {
     /// takes as long as the trace says, wherever it runs.
     #[arg(
         long,
-        env = "NVLINK_WEBHOOK_COMMUNICATION_SHARE",
         value_name = "FRACTION",
         value_parser = share,
         default_value_t = 0.0
     )]
     pub communication_share: f64,
     /// What to print.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_SIMULATE_OUTPUT", value_enum, default_value_t = ReportFormat::Table)]
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     pub output: ReportFormat,
     /// Also write a plot of waits and placement qualities to this file, as SVG.
-    #[arg(long, env = "NVLINK_WEBHOOK_PLOT", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
 

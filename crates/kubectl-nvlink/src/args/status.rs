@@ -12,7 +12,7 @@ use super::ScopeArgs;
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
     /// Namespace of the pods; default: that of the context.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", value_parser = super::namespace)]
+    #[arg(short, long, value_name = "NAME", value_parser = super::namespace)]
     pub namespace: Option<String>,
     /// Which cluster.
     #[command(flatten)]
@@ -23,11 +23,18 @@ pub struct ClusterArgs {
 #[derive(Clone, Debug, Args)]
 pub struct KubeconfigArgs {
     /// Context of the kubeconfig; default: its current one.
-    #[arg(long, env = "NVLINK_WEBHOOK_CONTEXT", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
     /// The kubeconfig; default: $KUBECONFIG, else ~/.kube/config, else the service account.
-    #[arg(long, env = "NVLINK_WEBHOOK_KUBECONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// Act as this user, which needs the right to impersonate; a service account is
+    /// `system:serviceaccount:NAMESPACE:NAME`.
+    #[arg(long = "as", value_name = "USER")]
+    pub as_user: Option<String>,
+    /// Act as a member of this group; repeat it for several.
+    #[arg(long = "as-group", value_name = "GROUP", requires = "as_user")]
+    pub as_groups: Vec<String>,
 }
 
 impl KubeconfigArgs {
@@ -37,6 +44,8 @@ impl KubeconfigArgs {
         Choice {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
+            user: self.as_user.clone(),
+            groups: self.as_groups.clone(),
         }
     }
 }
@@ -51,27 +60,25 @@ pub struct StatusArgs {
     #[arg(
         short = 'A',
         long,
-        env = "NVLINK_WEBHOOK_ALL_NAMESPACES",
         conflicts_with = "namespace"
     )]
     pub all_namespaces: bool,
     /// Show only this class.
-    #[arg(long, env = "NVLINK_WEBHOOK_CLASS", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
     /// Show at most this many domains, and this many jobs; 0 shows all.
     #[arg(
         long,
-        env = "NVLINK_WEBHOOK_LIMIT",
         value_name = "N",
         default_value_t = 50
     )]
     pub limit: usize,
     /// Show it again when it changes, until interrupted: in place on a terminal, one block after
     /// the other elsewhere.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_WATCH")]
+    #[arg(short, long)]
     pub watch: bool,
     /// What to print.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
     pub output: Format,
     /// Node labels that stand for wider scopes.
     #[command(flatten)]
@@ -83,13 +90,13 @@ pub struct StatusArgs {
 pub struct ExplainArgs {
     /// The pod: NAME, pod/NAME or NAMESPACE/NAME; or what owns it, such as job/NAME or
     /// pytorchjob/NAME: of its pods, one that waits, if any does.
-    #[arg(env = "NVLINK_WEBHOOK_POD", value_name = "POD")]
+    #[arg(value_name = "POD")]
     pub pod: PodName,
     /// Which cluster and namespace.
     #[command(flatten)]
     pub cluster: ClusterArgs,
     /// What to print.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
     pub output: Format,
     /// Node labels that stand for wider scopes.
     #[command(flatten)]

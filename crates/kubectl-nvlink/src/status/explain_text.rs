@@ -33,10 +33,6 @@ impl Explained {
             line(key, &sentence(message));
         }
         line("Asks for", &self.asks());
-        if let Some(devices) = &self.devices {
-            let (mapping, certainty) = (devices.mapping, devices.certainty);
-            line("Devices", &format!("{mapping}: {certainty}"));
-        }
         if let Some(gang) = &self.gang {
             let pods = match (gang.pods, gang.size) {
                 (pods, Some(size)) => format!("{pods} of {size} pods exist"),

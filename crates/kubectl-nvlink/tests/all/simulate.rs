@@ -14,9 +14,9 @@ const TRACE: &str =
 fn simulate(trace: &str, more: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-nvlink"))
         .args(["simulate", "-"])
-        .args(match more.contains(&"--cluster") {
+        .args(match more.contains(&"--nodes") {
             true => &[][..],
-            false => &["--cluster", "rtx-a6000-pairs=1"],
+            false => &["--nodes", "rtx-a6000-pairs=1"],
         })
         .args(more)
         .stdin(Stdio::piped())
@@ -90,7 +90,7 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
 fn all_to_all_over_a_fabric_is_as_fast_as_within_one_node() {
     let seconds = |cluster: &str, gpus: u32| {
         let trace = format!("time,gpus,duration,pattern\n0,{gpus},100,all-to-all\n");
-        let done = simulate(&trace, &["--output", "json", "--cluster", cluster]);
+        let done = simulate(&trace, &["--output", "json", "--nodes", cluster]);
         let report: Value = serde_json::from_slice(&done.stdout).unwrap();
         report["clusters"][0]["policies"][0]["communicationSeconds"]["mean"]
             .as_f64()
@@ -132,12 +132,12 @@ fn errors_are_one_line_that_names_file_line_and_column() {
                     or 0.5 for a share of one\n";
     assert_eq!(text(&done.stderr), expected);
     let missing = Command::new(env!("CARGO_BIN_EXE_kubectl-nvlink"))
-        .args(["simulate", "/nonexistent.csv", "--cluster", "l40s=1"])
+        .args(["simulate", "/nonexistent.csv", "--nodes", "l40s=1"])
         .output()
         .unwrap();
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).starts_with("error: /nonexistent.csv: No such file"));
-    let wrong = simulate(TRACE, &["--cluster", "dgx=1"]);
+    let wrong = simulate(TRACE, &["--nodes", "dgx=1"]);
     assert_eq!(wrong.status.code(), Some(2));
 }
 
@@ -157,7 +157,7 @@ fn with_class(trace: &str, class: &str, more: &[&str]) -> Output {
     let more: Vec<&str> = more
         .iter()
         .copied()
-        .chain(["--class", path.to_str().unwrap()])
+        .chain(["--class-file", path.to_str().unwrap()])
         .collect();
     simulate(trace, &more)
 }
@@ -210,9 +210,9 @@ fn a_class_that_does_not_queue_or_is_not_one_is_an_error() {
 #[test]
 fn several_clusters_are_compared() {
     let two = [
-        "--cluster",
+        "--nodes",
         "rtx-a6000-pairs=1",
-        "--cluster",
+        "--nodes",
         "rtx-a6000-pairs=1,l40s=2",
     ];
     let done = simulate(TRACE, &two);

@@ -50,9 +50,9 @@ fn lint(terminal: &Terminal, files: &Files, job: &str) -> Result<()> {
     terminal.say("A pipeline can check before it creates anything; a refusal is exit status 1:")?;
     let class = files.path("high-throughput.yaml");
     let arguments = ["--namespace", "team", "--output", "text", "-f", "-"];
-    let arguments = [&["preview", "--class", &class], &arguments[..]].concat();
+    let arguments = [&["preview", "--cluster", &class], &arguments[..]].concat();
     terminal.command(
-        "kubectl-nvlink preview -f job.yaml --class high-throughput.yaml --namespace team -o text",
+        "kubectl-nvlink preview -f job.yaml --cluster high-throughput.yaml --namespace team -o text",
     )?;
     let output = programs::output(programs::PLUGIN, &arguments, job)?;
     let said = String::from_utf8_lossy(&output.stdout);

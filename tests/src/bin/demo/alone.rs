@@ -107,7 +107,7 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
     let recording = programs::run(programs::EXPORTER, &record, "")?;
     fs::write(files.path("nodes/dgx.json"), recording)?;
     terminal.command(
-        "kubectl-nvlink preview -f job.yaml --class class.yaml --nodes nodes/ --output diff",
+        "kubectl-nvlink preview -f job.yaml --cluster class.yaml --cluster nodes/ --output diff",
     )?;
     let (job, class, nodes) = (
         files.path("job.yaml"),
@@ -115,7 +115,7 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
         files.path("nodes"),
     );
     let arguments = [
-        "preview", "-f", &job, "--class", &class, "--nodes", &nodes, "--output", "diff",
+        "preview", "-f", &job, "--cluster", &class, "--cluster", &nodes, "--output", "diff",
     ];
     let output = programs::output(programs::PLUGIN, &arguments, "")?;
     let reasons = String::from_utf8_lossy(&output.stderr);

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use nvlink_tests::wait_until;
-use serde_json::json;
+use nvlink_tests::{Kubelet, http, kubelet::Container, wait_until};
+use serde_json::{Value, json};
 
 use super::watch::{SOON, Wanted, Watch, set, start};
 
@@ -23,9 +23,16 @@ fn wait_until_inhibited(watch: &Watch, (node, alert): Wanted<'_>) {
 
 #[test]
 fn a_fabric_that_is_down_silences_the_links_of_its_node_only() {
-    let nodes = ["dark", "other"];
-    let exporters = nodes.map(|node| start(node, "dgx-h100", &[]));
-    let [dark, other] = &exporters;
+    let kubelet = Kubelet::start().unwrap();
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let dark = &start("dark", "dgx-h100", &["--kubelet-socket", &socket]);
+    let other = &start("other", "dgx-h100", &[]);
+    // Without a pod, a fabric that is down wakes nobody.
+    let text = http::text(&dark.url("/api/v1/topology")).unwrap();
+    let topology: Value = serde_json::from_str(&text).unwrap();
+    let uuid = topology["spec"]["gpus"][0]["uuid"].as_str().unwrap();
+    let container = Container::named("main").holding("nvidia.com/gpu", &[uuid]);
+    kubelet.run_pod("ci", "train", [container]);
     let watch = Watch::start(&[("dark", &dark.address), ("other", &other.address)]);
     let begin = Instant::now();
     set(dark, LINK_AND_FABRIC);

@@ -20,7 +20,7 @@ fn preview(document: &Value, output: &str) -> Value {
     let directory = files();
     let arguments = [
         "preview",
-        "--class",
+        "--cluster",
         "classes.yaml",
         "-f",
         "-",
@@ -114,7 +114,7 @@ fn a_job_of_kueue_gets_a_note_on_what_kueue_reads() {
         "labels": {"kueue.x-k8s.io/queue-name": "team"},
         "annotations": {"nvlink-domains.io/gang": "train"}
     });
-    let arguments = ["preview", "--class", "kueue.json", "-f", "-", "-o", "text"];
+    let arguments = ["preview", "--cluster", "kueue.json", "-f", "-", "-o", "text"];
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
     assert!(printed.status.success(), "{said}");
@@ -141,7 +141,7 @@ fn a_job_of_mpi_gets_a_note_on_what_its_ranks_read() {
         "MPIJob",
         json!({"mpiReplicaSpecs": replicas}),
     );
-    let arguments = ["preview", "--class", "tcp.json", "-f", "-", "-o", "text"];
+    let arguments = ["preview", "--cluster", "tcp.json", "-f", "-", "-o", "text"];
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
     assert!(printed.status.success(), "{said}");

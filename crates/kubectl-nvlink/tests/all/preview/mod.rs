@@ -103,9 +103,9 @@ fn fails(output: &Output, code: i32, reasons: &[&str]) {
 
 const PREVIEW: &[&str] = &[
     "preview",
-    "--class",
+    "--cluster",
     "classes.yaml",
-    "--nodes",
+    "--cluster",
     "nodes",
     "-f",
 ];
@@ -259,7 +259,7 @@ fn bad_classes_and_nodes_are_named() {
         fs::write(path.join("bad.yaml"), text).unwrap();
         run(
             path,
-            &["preview", "-f", "job.yaml", "--class", "bad.yaml"],
+            &["preview", "-f", "job.yaml", "--cluster", "bad.yaml"],
             "",
         )
     };
@@ -316,7 +316,7 @@ fn passed_over_classes_and_ignored_annotations_are_noted() {
                metadata: {name: train, annotations: {nvlink-domains.io/class: fast}}, \
                spec: {template: {spec: {containers: [{name: c, image: i, \
                resources: {limits: {nvidia.com/gpu: 2}}}]}}}}";
-    let arguments = ["preview", "--class", "class.yaml", "-f", "-"];
+    let arguments = ["preview", "--cluster", "class.yaml", "-f", "-"];
     let output = run(directory.path(), &arguments, job);
     let reasons = text(&output.stderr);
     assert!(output.status.success(), "{reasons}");

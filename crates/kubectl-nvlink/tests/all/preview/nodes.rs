@@ -152,7 +152,7 @@ fn strict_fails_if_no_node_can_hold_a_pod() {
     );
     let without = run(path, &[PREVIEW, &["-"]].concat(), &large);
     assert!(without.status.success(), "{}", text(&without.stderr));
-    let alone = ["preview", "--class", "classes.yaml", "--strict", "-f", "-"];
+    let alone = ["preview", "--cluster", "classes.yaml", "--strict", "-f", "-"];
     fails(&run(path, &alone, JOB), 2, &["--strict needs nodes"]);
     let plain = JOB.replace("nvidia.com/gpu: 2", "cpu: 2");
     let output = strict(&plain, &[]);
@@ -175,7 +175,7 @@ fn a_topology_without_a_name_has_that_of_its_file() {
         "{said}"
     );
     // The same file twice is one node; two files with one name are a mistake.
-    let twice = [&args[..], &["--nodes", "nodes/pair.json"]].concat();
+    let twice = [&args[..], &["--cluster", "nodes/pair.json"]].concat();
     let output = run(path, &twice, "");
     assert!(output.status.success(), "{}", text(&output.stderr));
     write("nodes/other.json", NODE);

@@ -29,7 +29,7 @@ fn document(kind: &str, namespace: &str, account: &str) -> Value {
 fn preview(directory: &Path, arguments: &[&str], document: &Value) -> Output {
     let first = [
         "preview",
-        "--class",
+        "--cluster",
         "classes.yaml",
         "-o",
         "text",
@@ -101,7 +101,7 @@ fn ci_identity() {
         fs::write(directory.path().join("class.json"), class.to_string()).unwrap();
     };
     let code = |document: &Value, who: &[&str]| {
-        let first = ["preview", "--class", "class.json", "-o", "text", "-f", "-"];
+        let first = ["preview", "--cluster", "class.json", "-o", "text", "-f", "-"];
         let output = run(
             directory.path(),
             &[&first[..], who].concat(),
@@ -190,7 +190,7 @@ fn the_node_of_a_pod_from_a_cluster_is_not_refused() {
     pod["spec"]["nodeName"] = json!("pair");
     let arguments = [
         "preview",
-        "--class",
+        "--cluster",
         "classes.yaml",
         "-o",
         "json",
@@ -245,7 +245,7 @@ fn the_report_of_a_refusal() {
     let pod = document("Pod", "ci", "default").to_string();
     let arguments = [
         "preview",
-        "--class",
+        "--cluster",
         "classes.yaml",
         "-f",
         "-",
@@ -278,7 +278,7 @@ fn the_report_of_a_refusal() {
     );
     // Other formats print nothing that could be mistaken for an admitted document.
     for form in ["yaml", "diff", "patch", "json"] {
-        let arguments = ["preview", "--class", "classes.yaml", "-f", "-", "-o", form];
+        let arguments = ["preview", "--cluster", "classes.yaml", "-f", "-", "-o", form];
         fails(
             &run(directory.path(), &arguments, &pod),
             1,
