@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use nvlink_topology::{
-    BrokenGpus, GpuSet, Graph, NextBest, NoPlacement, NodeTopologySpec, Placement, Request,
+    BrokenGpus, GpuSet, Graph, NextBest, NoPlacement, NodeTopologySpec, Placement, Request, Scope,
 };
 
 use super::{patience::patiently, print, read_and_warn, say, warn};
@@ -48,6 +48,11 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     let found = patiently(searching, || search(args, &graph, &request, broken));
     let (placement, next_best) = found.map_err(|reason| match reason {
         NoPlacement::TooMany { .. } => anyhow!("no placement: {reason}: {SEVERAL_NODES}"),
+        NoPlacement::Scope { scope, .. }
+            if scope < Scope::Node && args.broken != BrokenGpus::Avoid =>
+        {
+            anyhow!("no placement: {reason} (--scope node also uses PCIe)")
+        }
         reason => anyhow!("{}: {reason}", no_placement(args.broken, &node.spec, &free)),
     })?;
     let broken = Broken::of(&node.spec, &free, &placement, args.broken);

@@ -99,9 +99,6 @@ pub fn faults(gpus: &[BrokenGpu<'_>]) -> String {
     gpus.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// How sure it is that a pod gets the GPUs of a placement. Only its class says what chooses them.
-const GET: &str = "always with devices.mapping Claim; with Preferred while they are free; with DevicePlugin the node's plugin may choose others";
-
 /// Renders the placement as a table.
 #[must_use]
 pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {

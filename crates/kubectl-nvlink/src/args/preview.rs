@@ -22,22 +22,13 @@ pub struct PreviewArgs {
     ///
     /// Uses documents of these kinds: DomainClass, Node, NodeTopology (`nvlink-exporter record`
     /// writes one) and Namespace (its default class, and whether it is exempt).
-    #[arg(
-        long,
-        value_name = "PATH",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub cluster: Vec<PathBuf>,
     /// Default class for pods that name none, in namespaces that --cluster does not have.
     #[arg(long, value_name = "CLASS")]
     pub namespace_default: Option<String>,
     /// Namespace of documents that have none.
-    #[arg(
-        short,
-        long,
-        value_name = "NAME",
-        default_value = "default"
-    )]
+    #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub namespace: String,
     /// User who creates the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
     ///
@@ -52,11 +43,7 @@ pub struct PreviewArgs {
     /// Restricted classes that everybody may use; `*` means all.
     ///
     /// Without it, only pods of the CI projects that a class lists may use that class.
-    #[arg(
-        long,
-        value_name = "CLASS",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "CLASS", value_delimiter = ',')]
     pub allow_use: Vec<String>,
     /// Take this class of --cluster to be restricted, and show what is refused because of that, with
     /// what admits it.

@@ -41,11 +41,7 @@ pub struct SimulateArgs {
     /// The nodes: profiles of nvlink-exporter's simulator, and how many of each.
     ///
     /// Repeat it to compare clusters.
-    #[arg(
-        long,
-        value_name = "PROFILE=COUNT,…",
-        required = true
-    )]
+    #[arg(long, value_name = "PROFILE=COUNT,…", required = true)]
     pub nodes: Vec<ClusterSpec>,
     /// The class of all jobs: a file with a DomainClass whose pods wait in the queue.
     ///
@@ -54,11 +50,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub class_file: Option<PathBuf>,
     /// Decides what is arbitrary: equal arguments give equal output.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// The share of its traced duration that a job communicates, from 0 to 1.
     ///

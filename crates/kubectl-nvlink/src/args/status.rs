@@ -57,21 +57,13 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
     /// Show the waiting pods of all namespaces.
-    #[arg(
-        short = 'A',
-        long,
-        conflicts_with = "namespace"
-    )]
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     /// Show only this class.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
     /// Show at most this many domains, and this many jobs; 0 shows all.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 50
-    )]
+    #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
     /// Show it again when it changes, until interrupted: in place on a terminal, one block after
     /// the other elsewhere.

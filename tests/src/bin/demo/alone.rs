@@ -115,7 +115,15 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
         files.path("nodes"),
     );
     let arguments = [
-        "preview", "-f", &job, "--cluster", &class, "--cluster", &nodes, "--output", "diff",
+        "preview",
+        "-f",
+        &job,
+        "--cluster",
+        &class,
+        "--cluster",
+        &nodes,
+        "--output",
+        "diff",
     ];
     let output = programs::output(programs::PLUGIN, &arguments, "")?;
     let reasons = String::from_utf8_lossy(&output.stderr);

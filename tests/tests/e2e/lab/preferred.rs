@@ -25,7 +25,7 @@ fn placed(profile: &str, gpus: usize, free: &[u32]) -> Vec<u32> {
     let free: Vec<String> = free.iter().map(ToString::to_string).collect();
     let free = free.join(",");
     let arguments = [
-        "place", "--source", &source, "--gpus", &gpus, "--free", &free,
+        "place", "--source", &source, "--scope", "node", "--gpus", &gpus, "--free", &free,
     ];
     let output = [&arguments[..], &["--output", "json"]].concat();
     let text = programs::run(programs::EXPORTER, &output, "").unwrap();

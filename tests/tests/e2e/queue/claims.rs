@@ -51,7 +51,8 @@ fn placed(gpus: usize, free: &[u32]) -> Vec<u32> {
     let free: Vec<String> = free.iter().map(ToString::to_string).collect();
     let (gpus, free) = (gpus.to_string(), free.join(","));
     let place = [
-        "place", "--source", MESH.1, "--gpus", &gpus, "--free", &free, "--output", "json",
+        "place", "--source", MESH.1, "--scope", "node", "--gpus", &gpus, "--free", &free,
+        "--output", "json",
     ];
     let text = programs::run(programs::EXPORTER, &place, "").unwrap();
     let placement: Value = serde_json::from_str(&text).unwrap();

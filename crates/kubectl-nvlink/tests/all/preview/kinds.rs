@@ -114,7 +114,15 @@ fn a_job_of_kueue_gets_a_note_on_what_kueue_reads() {
         "labels": {"kueue.x-k8s.io/queue-name": "team"},
         "annotations": {"nvlink-domains.io/gang": "train"}
     });
-    let arguments = ["preview", "--cluster", "kueue.json", "-f", "-", "-o", "text"];
+    let arguments = [
+        "preview",
+        "--cluster",
+        "kueue.json",
+        "-f",
+        "-",
+        "-o",
+        "text",
+    ];
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
     assert!(printed.status.success(), "{said}");

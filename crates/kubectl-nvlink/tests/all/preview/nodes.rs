@@ -152,7 +152,14 @@ fn strict_fails_if_no_node_can_hold_a_pod() {
     );
     let without = run(path, &[PREVIEW, &["-"]].concat(), &large);
     assert!(without.status.success(), "{}", text(&without.stderr));
-    let alone = ["preview", "--cluster", "classes.yaml", "--strict", "-f", "-"];
+    let alone = [
+        "preview",
+        "--cluster",
+        "classes.yaml",
+        "--strict",
+        "-f",
+        "-",
+    ];
     fails(&run(path, &alone, JOB), 2, &["--strict needs nodes"]);
     let plain = JOB.replace("nvidia.com/gpu: 2", "cpu: 2");
     let output = strict(&plain, &[]);

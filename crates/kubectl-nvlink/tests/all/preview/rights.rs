@@ -101,7 +101,15 @@ fn ci_identity() {
         fs::write(directory.path().join("class.json"), class.to_string()).unwrap();
     };
     let code = |document: &Value, who: &[&str]| {
-        let first = ["preview", "--cluster", "class.json", "-o", "text", "-f", "-"];
+        let first = [
+            "preview",
+            "--cluster",
+            "class.json",
+            "-o",
+            "text",
+            "-f",
+            "-",
+        ];
         let output = run(
             directory.path(),
             &[&first[..], who].concat(),
@@ -278,7 +286,15 @@ fn the_report_of_a_refusal() {
     );
     // Other formats print nothing that could be mistaken for an admitted document.
     for form in ["yaml", "diff", "patch", "json"] {
-        let arguments = ["preview", "--cluster", "classes.yaml", "-f", "-", "-o", form];
+        let arguments = [
+            "preview",
+            "--cluster",
+            "classes.yaml",
+            "-f",
+            "-",
+            "-o",
+            form,
+        ];
         fails(
             &run(directory.path(), &arguments, &pod),
             1,
