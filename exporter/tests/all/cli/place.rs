@@ -117,7 +117,8 @@ fn a_placement_is_compared_with_the_next_best_set() {
 
 #[test]
 fn the_path_of_a_placement_names_hops_over_pcie() {
-    let pairs = ["place", "--source", "sim:a100-pcie-pairs", "--gpus", "4"];
+    let own = ["place", "--source", "sim:a100-pcie-pairs", "--gpus", "4"];
+    let pairs = [&own[..], &["--scope", "node"]].concat();
     let table = text(run(&[&pairs[..], &["--pattern", "pipeline"]].concat()));
     let path = "0 -NV12- 1 -PCIe (NODE)- 2 -NV12- 3\n";
     assert!(table.contains(path), "{table}");
