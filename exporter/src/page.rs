@@ -82,10 +82,9 @@ fn failure(view: &View) -> String {
     let past = view.past();
     let last = view.last.as_ref().and_then(|last| last.data.as_ref());
     let graph = last.map_or_else(String::new, |data| {
-        let scene = Scene {
-            jobs: Vec::new(),
-            ..Scene::new(&past, data)
-        };
+        let mut scene = Scene::new(&past, data);
+        // Those of now are not known.
+        scene.jobs.clear();
         format!(
             "<div class=\"past\" id=\"graph\">\n<h2>The last graph</h2>\n{}{}</div>\n",
             about(&scene),
