@@ -83,6 +83,7 @@ fn failure(view: &View) -> String {
     let last = view.last.as_ref().and_then(|last| last.data.as_ref());
     let graph = last.map_or_else(String::new, |data| {
         let mut scene = Scene::new(&past, data);
+        // Those of now are not known.
         scene.jobs.clear();
         format!(
             "<div class=\"past\" id=\"graph\">\n<h2>The last graph</h2>\n{}{}</div>\n",
