@@ -34,6 +34,11 @@ fn a_fabric_that_is_down_silences_the_links_of_its_node_only() {
     let container = Container::named("main").holding("nvidia.com/gpu", &[uuid]);
     kubelet.run_pod("ci", "train", [container]);
     let watch = Watch::start(&[("dark", &dark.address), ("other", &other.address)]);
+    let held = r#"node:nvlink_gpus_allocated:count{node="dark"} == 1"#;
+    let known = watch
+        .prometheus
+        .wait_for(held, SOON, |found| !found.is_empty());
+    known.unwrap();
     let begin = Instant::now();
     set(dark, LINK_AND_FABRIC);
     set(other, LINK);
