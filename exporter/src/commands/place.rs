@@ -46,15 +46,8 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     let searching =
         || say("searching for the best GPUs; the search ends after a limited number of steps");
     let found = patiently(searching, || search(args, &graph, &request, broken));
-    let (placement, next_best) = found.map_err(|reason| match reason {
-        NoPlacement::TooMany { .. } => anyhow!("no placement: {reason}: {SEVERAL_NODES}"),
-        NoPlacement::Scope { scope, .. }
-            if scope < Scope::Node && args.broken != BrokenGpus::Avoid =>
-        {
-            anyhow!("no placement: {reason} (--scope node also uses PCIe)")
-        }
-        reason => anyhow!("{}: {reason}", no_placement(args.broken, &node.spec, &free)),
-    })?;
+    let (placement, next_best) =
+        found.map_err(|reason| no_placement(args, &node.spec, &free, &reason))?;
     let broken = Broken::of(&node.spec, &free, &placement, args.broken);
     if args.broken != BrokenGpus::Ignore && !broken.used.is_empty() {
         let used = output::placement::faults(&broken.used);
@@ -91,14 +84,23 @@ fn search(
     Ok((placement, next_best))
 }
 
-/// Says that there is no placement, and whether broken GPUs may be the reason.
-fn no_placement(how: BrokenGpus, spec: &NodeTopologySpec, free: &[u32]) -> String {
+/// Says why there is no placement, and what may be done.
+fn no_placement(
+    args: &PlaceArgs,
+    spec: &NodeTopologySpec,
+    free: &[u32],
+    reason: &NoPlacement,
+) -> anyhow::Error {
     let avoided = output::placement::broken(spec, free);
-    match how {
-        BrokenGpus::Avoid if !avoided.is_empty() => format!(
-            "no placement without the GPUs that are marked as broken: {} (--broken last uses them if it must)",
+    match reason {
+        NoPlacement::TooMany { .. } => anyhow!("no placement: {reason}: {SEVERAL_NODES}"),
+        _ if args.broken == BrokenGpus::Avoid && !avoided.is_empty() => anyhow!(
+            "no placement without the GPUs that are marked as broken: {} (--broken last uses them if it must): {reason}",
             output::placement::faults(&avoided)
         ),
-        _ => "no placement".to_owned(),
+        NoPlacement::Scope { scope, .. } if *scope < Scope::Node => {
+            anyhow!("no placement: {reason} (--scope node also uses PCIe)")
+        }
+        _ => anyhow!("no placement: {reason}"),
     }
 }
