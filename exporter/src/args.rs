@@ -258,7 +258,7 @@ pub struct RecordArgs {
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
-  nvlink-exporter place --source sim:a100-pcie-pairs --gpus 4 --scope node --output env
+  nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
   nvlink-exporter place --source sim:h200-degraded --gpus 6 --broken avoid
 
 Exits with status 1 and the reason if there is no such placement.")]
@@ -288,11 +288,7 @@ pub struct PlaceArgs {
     pub pattern: Pattern,
 
     /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack, zone and cluster mean node
-    #[arg(
-        long,
-        default_value = "nvlink-domain",
-        env = "NVLINK_EXPORTER_PLACE_SCOPE"
-    )]
+    #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
 
     /// What to do with GPUs that are marked as broken: avoid, last (use as few as possible) or ignore

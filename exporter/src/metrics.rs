@@ -84,8 +84,8 @@ impl Collector for Scrape {
                 xids.unwrap_or(&XidTimes::default()),
                 view.clock,
             )?;
-            let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);
-            placement::write(&mut out, &data.topology.spec, judged.unwrap_or_default())?;
+            let judged = placements.map(|one| &one.judged[..]).unwrap_or_default();
+            placement::write(&mut out, &data.topology.spec, judged, whole)?;
         }
         if let Some(results) = &view.results {
             collective::write(&mut out, &results.state)?;

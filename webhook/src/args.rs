@@ -18,7 +18,7 @@ use crate::{certificate::pki::SecretName, registration::WebhookTarget};
 /// Places GPU pods in NVLink domains, at admission.
 ///
 /// People use `kubectl nvlink` to see the queue and the domains.
-/// Every flag can also be given as an environment variable.
+/// Flags of what a Deployment runs can also be given as environment variables.
 #[derive(Debug, Parser)]
 #[command(name = "nvlink-webhook", version, max_term_width = 100)]
 pub struct Cli {
@@ -378,7 +378,11 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
-        for command in Cli::command().get_subcommands() {
+        // People give those of `preview` and `check` by hand.
+        let by_hand = ["preview", "check"];
+        let app = Cli::command();
+        let commands = app.get_subcommands();
+        for command in commands.filter(|one| !by_hand.contains(&one.get_name())) {
             for arg in command
                 .get_arguments()
                 .filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))

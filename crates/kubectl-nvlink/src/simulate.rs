@@ -32,7 +32,7 @@ const SELDOM: Duration = Duration::from_secs(20);
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     ensure!(
         args.plot.is_none() || args.nodes.len() == 1,
-        "--plot draws one cluster: give --cluster once"
+        "--plot draws one cluster: give --nodes once"
     );
     let class = args.class_file.as_deref().map(read_class).transpose()?;
     let options = Options {

@@ -331,11 +331,11 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
 
 fn no_driver(why: &NoDriver, class: &str) -> String {
     let lacks = match why {
-        NoDriver::NoClass(name) => format!("DeviceClass {name} does not exist"),
+        NoDriver::NoClass(name) => format!("the queue sees no DeviceClass {name}"),
         NoDriver::NoSlice => "no ResourceSlice lists a GPU".to_owned(),
     };
     format!(
-        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {lacks}: an administrator installs NVIDIA's DRA driver for GPUs, or uses another devices.mapping"
+        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {lacks}: unless the nodes are yet to come, an administrator installs NVIDIA's DRA driver for GPUs and lets the queue see it, or uses another devices.mapping"
     )
 }
 

@@ -182,10 +182,11 @@ impl Compared {
         if here && found.mates.iter().any(unreported) {
             return None;
         }
-        let gang = plan.gang.is_some();
+        let gang = plan.is_of_gang();
         let slowdown = match planned == actual && found.mates.is_empty() {
             true => Some(1.0),
-            false if wanted == got => slowdown(plan, found, cost),
+            // On another node, a pod of a gang reaches the others another way.
+            false if wanted == got && (here || !gang) => slowdown(plan, found, cost),
             false => None,
         };
         let outcome = match slowdown {
@@ -198,7 +199,11 @@ impl Compared {
         Some(Self {
             outcome,
             slowdown,
-            quality: slowdown.map(|slowdown| (possible / slowdown).min(1.0)),
+            // A pod that has what was planned is not what is wrong with its gang.
+            quality: match outcome {
+                Outcome::AsPlanned => Some(possible),
+                _ => slowdown.map(|slowdown| (possible / slowdown).min(1.0)),
+            },
             mapping,
             taken: found.taken.clone(),
             gang,
@@ -304,9 +309,9 @@ fn slowdown(
     cost: impl Fn(&str, &[u32]) -> Option<f64>,
 ) -> Option<f64> {
     // The traffic between pods that are no host together takes as long as before.
-    let least = match (&plan.gang, &found.mates[..]) {
-        (Some(_), []) => plan.cost,
-        _ => 0.0,
+    let least = match plan.is_of_gang() && found.mates.is_empty() {
+        true => plan.cost,
+        false => 0.0,
     };
     let mates = || found.mates.iter();
     let planned = mates().flat_map(|mate| &mate.planned).chain(&plan.gpus);
@@ -335,6 +340,7 @@ mod tests {
         let plan = json!({
             "plan": "1-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": [1, 0],
             "quality": 0.8,
+            "gang": "", "cost": 1e-8,
         });
         serde_json::from_value(plan).unwrap()
     }

@@ -114,6 +114,12 @@ impl Other {
 }
 
 impl Placement {
+    /// Reports whether the pod started with others.
+    #[must_use]
+    pub fn is_of_gang(&self) -> bool {
+        self.gang.as_deref().is_some_and(|name| !name.is_empty())
+    }
+
     /// Reads the annotation of `pod`; `None` if there is none that can be read.
     #[must_use]
     pub fn of(pod: &Value) -> Option<Self> {

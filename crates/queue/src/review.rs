@@ -89,8 +89,12 @@ impl Review {
     /// with the class that they had.
     pub fn look(&mut self, feed: &mut Feed) -> Vec<(Name, String, Option<Quality>)> {
         let moved = feed.moved();
+        // The others of its gang wait for the report of a pod that may be gone.
+        let of_moved = moved.pods.iter().filter_map(|pod| self.pods.get(pod));
+        let nodes = of_moved.map(|one| one.node.clone()).chain(moved.nodes);
+        let nodes: BTreeSet<Name> = nodes.collect();
         let mut pods = moved.pods;
-        for node in &moved.nodes {
+        for node in &nodes {
             pods.extend(self.unreported.get(node).into_iter().flatten().cloned());
         }
         let changes = pods.into_iter().map(|pod| self.see(pod, feed));

@@ -16,6 +16,7 @@ pub(super) fn write(
     out: &mut Writer<'_>,
     spec: &NodeTopologySpec,
     judged: &[Judged],
+    whole: bool,
 ) -> fmt::Result {
     let held = judged.iter().flat_map(|one| {
         let present = one.allocation.gpus.iter().filter_map(move |&index| {
@@ -35,6 +36,8 @@ pub(super) fn write(
         present.chain(lost)
     });
     out.write(&families::ALLOCATION_INFO, held)?;
+    // Which pod holds a GPU does not depend on the graph; the judgements do.
+    let judged = if whole { judged } else { &[] };
     let whole = |value: fn(&Judged) -> Option<u64>| {
         judged
             .iter()

@@ -102,10 +102,10 @@ impl Feed {
     }
 
     /// Returns the other pods of the gang of `pod`, which NCCL takes for one host with it; none if
-    /// the gang has pods on other nodes, which it reaches over the network. Of one that is not
-    /// bound yet, what was planned counts.
+    /// the gang has pods on other nodes, which it reaches over the network. One that is not bound yet has
+    /// no GPUs: its report brings this pod back.
     fn mates(&self, id: &Name, pod: &Entry, plan: &Placement, node: &str) -> Vec<Mate> {
-        let gang = pod.job.as_ref().filter(|_| plan.gang.is_some());
+        let gang = pod.job.as_ref().filter(|_| plan.is_of_gang());
         let gang = gang
             .and_then(|job| self.jobs.get(job))
             .into_iter()
@@ -123,7 +123,7 @@ impl Feed {
             let actual = match other.life.node() {
                 Some(bound) if bound == node => self.reported(node, member),
                 Some(_) => return Vec::new(),
-                None => plan.gpus.clone(),
+                None => Vec::new(),
             };
             mates.push(Mate {
                 planned: plan.gpus.clone(),

@@ -83,7 +83,10 @@ pod-security.kubernetes.io/warn: {{ . }}
 
 {{/* The security context of containers. Takes the fields of the values. */}}
 {{- define "nvlink-domains.container" -}}
-{{- $context := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true -}}
+{{- $context := dict "readOnlyRootFilesystem" true -}}
+{{- if not (dig "privileged" false .) -}}
+{{- $context = dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) "readOnlyRootFilesystem" true -}}
+{{- end -}}
 {{- include "nvlink-domains.fields" (list $context .) }}
 {{- end }}
 

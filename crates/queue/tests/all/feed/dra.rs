@@ -147,7 +147,7 @@ fn a_class_of_claims_without_a_driver_names_what_is_missing() {
     queue.feed.pod(claiming("a", 1, 1));
     let said = why(&mut queue);
     assert!(
-        said.contains("but DeviceClass gpu.nvidia.com does not exist: an administrator installs"),
+        said.contains("but the queue sees no DeviceClass gpu.nvidia.com: unless"),
         "{said}"
     );
     let class = DeviceClass::of(&read(json!({})));

@@ -134,9 +134,14 @@ securityContext:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $webhook.affinity }}
+{{- /* Not the affinity to pods: it is about the replicas. */}}
+{{- with ($webhook.affinity).nodeAffinity }}
 affinity:
-  {{- toYaml . | nindent 2 }}
+  nodeAffinity:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- with $webhook.priorityClassName }}
+priorityClassName: {{ . }}
 {{- end }}
 {{- with $webhook.tolerations }}
 tolerations:
