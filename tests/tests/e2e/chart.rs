@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use nvlink_tests::{ControlPlane, Helm, controlplane::Options};
+use nvlink_tests::{ControlPlane, Helm, Kubectl, controlplane::Options};
 use serde_json::Value;
 
 use crate::shared::Turns;
@@ -44,6 +44,7 @@ fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
 /// Installs the chart; uninstalls it when dropped.
 struct Installed {
     helm: Helm,
+    system: Kubectl,
 }
 
 impl Installed {
@@ -55,7 +56,8 @@ impl Installed {
             &["--create-namespace", "--take-ownership"],
         )
         .unwrap();
-        Self { helm }
+        let system = control_plane.kubectl().in_namespace("nvlink-system");
+        Self { helm, system }
     }
 }
 
@@ -64,6 +66,10 @@ impl Drop for Installed {
         // No kubelet would run the hook.
         let flags = ["--ignore-not-found", "--no-hooks"];
         drop(self.helm.on_release("uninstall", &flags));
+        // Nor would one end the pods that the scheduler bound to a node of a test: their namespace would
+        // stay for ever.
+        let end = ["delete", "pods", "--all", "--force", "--grace-period=0"];
+        drop(self.system.run(&end));
     }
 }
 
