@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nvlink_tests::{Kubectl, Sample};
+use nvlink_tests::{Kubectl, Sample, wait_until};
 use serde_json::json;
 
 use super::cluster::Cluster;
@@ -32,6 +32,24 @@ fn refuse_releases(all: &Kubectl) {
     });
     all.create(&policy).unwrap();
     all.create(&binding).unwrap();
+    // The API server reads policies now and then: a pod that comes before would be released.
+    let probe = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"},
+        "spec": {
+            "schedulingGates": [{"name": "example.com/probe"}],
+            "containers": [{"name": "main", "image": "busybox"}]
+        }
+    });
+    all.create(&probe).unwrap();
+    let remove = r#"[{"op": "remove", "path": "/spec/schedulingGates/0"}]"#;
+    let patch = ["patch", "pod", "probe", "--type=json", "--dry-run=server"];
+    wait_until("the policy to be in effect", SOON, || {
+        let answer = all.output(&[&patch[..], &["-p", remove]].concat(), "")?;
+        Ok((!answer.status.success()).then_some(()))
+    })
+    .unwrap();
+    all.run(&["delete", "pod", "probe", "--force", "--grace-period=0"])
+        .unwrap();
 }
 
 /// Lets another program hold the Lease, as one of an old installation would.
