@@ -34,7 +34,7 @@ pub enum Command {
     ///
     /// Needs a kubeconfig, or the service account of a pod, with the rights of the
     /// chart's templates/webhook/rbac.yaml and templates/webhook/controller-rbac.yaml;
-    /// docs/operations.md explains each right. Accepts requests only once it has read all classes,
+    /// docs/access-reference.md explains the rights. Accepts requests only once it has read all classes,
     /// nodes and namespaces.
     #[command(after_help = "\
 Examples:
@@ -48,7 +48,7 @@ Examples:
     ///
     /// One replica leads and serves the queue; each maintains the registration. It has no port but
     /// that of metrics and probes. Needs a kubeconfig, or the service account of a pod, with the
-    /// rights of the chart's templates/webhook/controller-rbac.yaml; docs/operations.md explains each
+    /// rights of the chart's templates/webhook/controller-rbac.yaml; docs/access-reference.md explains each
     /// right.
     #[command(after_help = "\
 Example:

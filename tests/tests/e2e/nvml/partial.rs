@@ -1,6 +1,8 @@
 //! Single calls that fail: they are logged, retried, and never used as a value.
 
-use nvlink_tests::{Exporter, FakeNvml, check_metrics, http, nvml::recording};
+use nvlink_tests::{
+    Exporter, FakeNvml, Kubelet, check_metrics, http, kubelet::Container, nvml::recording,
+};
 use serde_json::{Value, json};
 
 use super::scrape::{good, series, start, succeeded, those, value, wait};
@@ -11,6 +13,14 @@ const UNKNOWN: u32 = 999;
 
 fn fails(function: &str) -> Value {
     json!({"function": function, "error": UNKNOWN})
+}
+
+/// Returns the faults by which the state of link 3 of GPU 1 cannot be read.
+fn link_fails() -> Value {
+    let of = |function| json!({"function": function, "gpu": 1, "link": 3, "error": UNKNOWN});
+    let mut field = of("nvmlDeviceGetFieldValues");
+    field["field"] = json!(165);
+    json!([field, of("nvmlDeviceGetNvLinkState")])
 }
 
 /// Waits for metrics with data of a failed collection, for which there is no document.
@@ -82,23 +92,7 @@ fn a_link_whose_state_fails_is_not_down() {
         let mut fake = FakeNvml::of_profile(profile).unwrap();
         let exporter = start(&fake, &[]);
         let healthy = good(&exporter);
-        let place = json!({"gpu": 1, "link": 3, "error": UNKNOWN});
-        let of = |function: &str, field: Value| {
-            let mut fault = place.clone();
-            fault["function"] = function.into();
-            if !field.is_null() {
-                fault["field"] = field;
-            }
-            fault
-        };
-        fake.put(
-            "faults",
-            json!([
-                of("nvmlDeviceGetFieldValues", json!(165)),
-                of("nvmlDeviceGetNvLinkState", Value::Null),
-            ]),
-        )
-        .unwrap();
+        fake.put("faults", link_fails()).unwrap();
         let text = partial(&exporter, profile);
         let up = |link| value(&text, "nvlink_link_up", &[("gpu", "1"), ("link", link)]);
         assert_eq!([up("3"), up("4")], [None, Some(1.0)], "{profile}");
@@ -119,6 +113,27 @@ fn a_link_whose_state_fails_is_not_down() {
         let text = good(&exporter);
         assert_eq!(series(&text, "nvlink_link_up").len(), 8 * links);
     }
+}
+
+/// An alert wakes somebody while a pod holds a broken GPU, and such a GPU is often read in part.
+#[test]
+fn who_holds_a_gpu_is_known_from_a_part_of_the_graph() {
+    let kubelet = Kubelet::start().unwrap();
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    let exporter = start(&fake, &["--kubelet-socket", &socket]);
+    good(&exporter);
+    let text = http::text(&exporter.url("/api/v1/topology")).unwrap();
+    let topology: Value = serde_json::from_str(&text).unwrap();
+    let uuid = topology["spec"]["gpus"][1]["uuid"].as_str().unwrap();
+    let container = Container::named("main").holding("nvidia.com/gpu", &[uuid]);
+    kubelet.run_pod("ci", "train", [container]);
+    let held = |text: &str| those(text, "nvlink_allocation_info", &[("gpu", "1")]);
+    let whole = wait(&exporter, "the allocation", |text| !held(text).is_empty());
+    fake.put("faults", link_fails()).unwrap();
+    let text = partial(&exporter, "a link that fails");
+    assert_eq!(held(&text), held(&whole));
+    assert_eq!(series(&text, "nvlink_placement_gpus"), []);
 }
 
 #[test]

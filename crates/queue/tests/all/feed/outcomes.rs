@@ -222,18 +222,54 @@ fn pods_of_one_host_are_judged_by_what_reaches_across_them() {
 }
 
 #[test]
+fn a_pod_that_has_what_was_planned_is_not_blamed_for_its_gang() {
+    let (mut queue, mut review) = pair(true, [0, 2]);
+    let known = known(changes(&mut review, &mut queue));
+    assert_eq!(known[0], Some(1.0), "a has the planned GPU");
+    assert!(known[1].unwrap() < 0.7, "{known:?}");
+    let tellings = review.tell(NOW).into_iter();
+    let reasons: Vec<Value> = tellings
+        .map(|one| condition(&one)["reason"].clone())
+        .collect();
+    assert_eq!(reasons, ["AsPlanned", "OtherGpus"]);
+}
+
+#[test]
+fn how_a_pod_on_another_node_reaches_its_gang_is_not_known() {
+    let (mut queue, mut review) = pair(true, [0, 1]);
+    let mut away = member("b", 1);
+    away["spec"]["nodeName"] = json!("n2");
+    queue.feed.pod(away);
+    changes(&mut review, &mut queue);
+    let tellings = review.tell(NOW);
+    let told = condition(&tellings[1]);
+    assert_eq!(told["reason"], "OtherNode");
+    let message = told["message"].as_str().unwrap();
+    let unknown = "how much slower it communicates is not known";
+    assert!(message.contains(unknown), "{message}");
+}
+
+/// Returns the actual qualities of the pods whose gauges change.
+fn known(changes: Vec<(Name, Option<[Option<f64>; 2]>)>) -> Vec<Option<f64>> {
+    let actual = changes.into_iter().filter_map(|(_, both)| Some(both?[1]));
+    actual.collect()
+}
+
+#[test]
 fn a_pod_of_one_host_waits_for_the_reports_of_the_others() {
     let (mut queue, mut review) = pair(true, [1, 2]);
     report(&mut queue, vec![held("a", Some("uid of a"), &[1])]);
     let none = [None; 2];
-    let known = |changes: Vec<(Name, Option<[Option<f64>; 2]>)>| {
-        changes
-            .into_iter()
-            .map(|(_, both)| both.unwrap()[1])
-            .collect::<Vec<_>>()
-    };
     assert_eq!(known(changes(&mut review, &mut queue)), none);
     assert_eq!(review.tell(NOW), []);
+    // One that is not bound yet is waited for, too.
+    let mut unbound = member("b", 1);
+    unbound["spec"]["nodeName"] = Value::Null;
+    queue.feed.pod(unbound);
+    changes(&mut review, &mut queue);
+    assert_eq!(review.tell(NOW), []);
+    queue.feed.pod(member("b", 1));
+    changes(&mut review, &mut queue);
     let both = [("a", 1), ("b", 2)];
     let both = both.map(|(name, gpu)| held(name, Some(&format!("uid of {name}")), &[gpu]));
     report(&mut queue, both.to_vec());
@@ -243,6 +279,17 @@ fn a_pod_of_one_host_waits_for_the_reports_of_the_others() {
             .all(Option::is_some)
     );
     assert_eq!(review.tell(NOW).len(), 2);
+}
+
+#[test]
+fn a_pod_of_one_host_waits_for_no_pod_that_is_gone() {
+    let (mut queue, mut review) = pair(true, [1, 2]);
+    report(&mut queue, vec![held("a", Some("uid of a"), &[1])]);
+    changes(&mut review, &mut queue);
+    assert_eq!(review.tell(NOW), []);
+    queue.feed.gone(&id("team", "b"));
+    changes(&mut review, &mut queue);
+    assert_eq!(review.tell(NOW).len(), 1);
 }
 
 #[test]
