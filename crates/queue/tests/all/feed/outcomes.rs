@@ -14,17 +14,22 @@ use serde_json::{Value, json};
 
 use super::{NOW, Queue, pod};
 
-/// Reports who holds which GPUs of a node of two bridged pairs.
+/// Reports who holds which GPUs of the node, which has two bridged pairs.
 fn report(queue: &mut Queue, held: Vec<Allocation>) {
+    report_of("n1", queue, held);
+}
+
+/// Reports the same of another node of this kind.
+fn report_of(node: &str, queue: &mut Queue, held: Vec<Allocation>) {
     let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
     let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "direct", "links": 4, "bytesPerSecond": 50_000_000_000_u64});
     let spec = json!({
         "source": {"kind": "sim"}, "gpus": gpus, "edges": [edge(0, 1), edge(2, 3)],
     });
     let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
-    spec.complete("n1").unwrap();
+    spec.complete(node).unwrap();
     let published = queue.hardwares.node(&spec, Marks::default(), Some(held));
-    queue.feed.topology("n1", Some(Arc::new(Ok(published))));
+    queue.feed.topology(node, Some(Arc::new(Ok(published))));
 }
 
 fn held(pod: &str, uid: Option<&str>, gpus: &[u32]) -> Allocation {
@@ -240,6 +245,8 @@ fn how_a_pod_on_another_node_reaches_its_gang_is_not_known() {
     let mut away = member("b", 1);
     away["spec"]["nodeName"] = json!("n2");
     queue.feed.pod(away);
+    let there = held("b", Some("uid of b"), &[1]);
+    report_of("n2", &mut queue, vec![there]);
     changes(&mut review, &mut queue);
     let tellings = review.tell(NOW);
     let told = condition(&tellings[1]);
