@@ -54,10 +54,12 @@ test: ## run all tests, including the end-to-end tests on a real control plane a
 bench: packages ## run the benchmarks; the last five use a control plane: 10,000 nodes, the cost of pods, the page in Chromium, the queue, and rules and dashboards (7 GB of disk, 10 GB of memory)
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may overwrite the original
-	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked --no-fail-fast -p nvlink-topology -p nvlink-planner -p nvlink-webhook -p nvlink-exporter \
-		--bench search --bench round --bench admission --bench serving --bench extender --bench page --bench render --bench serve
 	@tests/controlplane/build
-	cargo bench --locked --no-fail-fast -p nvlink-tests --bench devices --bench scale --bench cost --bench page --bench queue --bench rules
+	@failed=0; export NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped"; \
+	cargo bench --locked --no-fail-fast -p nvlink-topology -p nvlink-planner -p nvlink-webhook -p nvlink-exporter \
+		--bench search --bench round --bench admission --bench serving --bench extender --bench page --bench render --bench serve || failed=$$?; \
+	cargo bench --locked --no-fail-fast -p nvlink-tests --bench devices --bench scale --bench cost --bench page --bench queue --bench rules || failed=$$?; \
+	exit $$failed # a benchmark that misses its goal does not hide the others
 
 lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, licenses, and scripts
 	cargo fmt --all --check
