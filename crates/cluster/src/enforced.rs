@@ -42,6 +42,9 @@ pub(super) const ENFORCED: &str = "Enforced";
 const PACE: Duration = Duration::from_millis(200);
 /// The time until the next attempt after a failure.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long a new leader waits until the index has its term. Where it never has, such as without its CRD,
+/// the leader works without.
+const FENCE: Duration = Duration::from_secs(5);
 
 /// A version of the spec of a class: its UID and generation.
 type Version = (Option<String>, Option<i64>);
@@ -60,8 +63,7 @@ pub struct Enforced {
 impl Enforced {
     /// Reports whether the policies admit what the leader of this term writes, as far as the index tells:
     /// where it cannot be written, there may be no policies.
-    #[must_use]
-    pub fn admits(&self, term: i32) -> bool {
+    fn admits(&self, term: i32) -> bool {
         self.term == Some(term) || self.problem.is_some()
     }
 
@@ -80,6 +82,13 @@ impl Enforced {
         let shown = (ENFORCED, status, reason);
         Some(condition(class, shown, message.to_owned(), now))
     }
+}
+
+/// Waits until the policies admit what the leader of this term writes, or until it is clear that the index
+/// cannot say so: at most 5 seconds.
+pub async fn admitted(mut told: channel::Receiver<Option<Enforced>>, term: i32) {
+    let admits = |one: &Option<Enforced>| one.as_ref().is_some_and(|one| one.admits(term));
+    drop(timeout(FENCE, told.wait_for(admits)).await);
 }
 
 /// The classes and the index, and whether the watch of each has shown all.
@@ -337,3 +346,6 @@ fn versions(classes: &BTreeMap<String, DynamicObject>) -> BTreeMap<String, Versi
         .map(|(name, class)| (name.clone(), version(class)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,14 +16,18 @@ use std::{
 
 use kube::Client;
 use nvlink_admission::decide::Settings;
-use nvlink_cluster::{enforced::Enforced, kinds::Informers, seen::Seen};
+use nvlink_cluster::{
+    enforced::{self, Enforced},
+    kinds::Informers,
+    seen::Seen,
+};
 use nvlink_runtime::{
     lease::{Leadership, Term},
     supervise::Heartbeat,
 };
 use tokio::{
     sync::{mpsc::UnboundedReceiver, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
 use self::{
@@ -43,10 +47,6 @@ const MOST: usize = 10_000;
 /// How long the leader may compute before it is stuck. A round ends after a number of steps, which
 /// is seconds.
 pub const STUCK: Duration = Duration::from_secs(60);
-
-/// How long a new leader waits until the index of the classes has its term. Where it has none, such as
-/// without its CRD, the queue works without.
-const FENCE: Duration = Duration::from_secs(5);
 
 /// The queue.
 #[derive(Clone)]
@@ -121,12 +121,9 @@ impl Queue {
         }
     }
 
-    /// Waits until the policies know the term, or for as long as `FENCE`, and leads.
+    /// Waits until the policies admit what this leader writes, and leads.
     async fn lead_if_admitted(&self, term: &Term, leadership: &Leadership) {
-        let mut enforced = self.enforced.clone();
-        let admits =
-            |one: &Option<Enforced>| one.as_ref().is_some_and(|one| one.admits(term.number));
-        drop(timeout(FENCE, enforced.wait_for(admits)).await);
+        enforced::admitted(self.enforced.clone(), term.number).await;
         self.lead(term, leadership).await;
     }
 
