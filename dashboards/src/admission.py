@@ -131,7 +131,7 @@ def queue() -> list:
     return [
         panels.lines(
             "Waiting pods by reason",
-            "Pods in the queue, by why they wait. full and fragmented: GPUs are missing. behind: the free ones are for others. impossible: they never start; tell their authors. silent: nodes do not report. refused: the API server refuses to start them. See NvlinkQueueStuck.",
+            "Pods in the queue, by why they wait. insufficient and fragmented: GPUs are missing. behind: the free ones are for others. impossible: they never start; tell their authors. spreads: they start without a common domain when their time in the queue is over. silent: nodes do not report. refused: the API server refuses to start them. See NvlinkQueueStuck.",
             [(by("nvlink_webhook_queue_waiting_pods", "reason"), "{{reason}}")],
             COUNT,
             stacked=True,

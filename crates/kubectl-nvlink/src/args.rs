@@ -41,11 +41,12 @@ pub enum Command {
     /// pods of all namespaces, nodes, nodetopologies and domainclasses gets the plan of the queue,
     /// computed here. Others get what the queue wrote into their pods.
     ///
-    /// Reasons: Full (too few GPUs are free), Fragmented (enough are free, but not together),
+    /// Reasons: Insufficient (too few GPUs are free), Fragmented (enough are free, but not together),
     /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
     /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
     /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
-    /// report), Impossible (no node can run it, not even an empty one), Starting (its GPUs are free
+    /// report), Impossible (no node can run it, not even an empty one), Spreads (the same, but it starts
+    /// without a common domain when its time in the queue is over), Starting (its GPUs are free
     /// now), Timeout (its time in the queue is over).
     #[command(after_help = "\
 Examples:

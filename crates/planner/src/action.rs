@@ -159,6 +159,9 @@ pub enum Reason {
     },
     /// Its pods must share a rack or a zone, and no label says in which one any node of its class is.
     Unlabelled,
+    /// Nothing within its scope can ever hold it, but other nodes can: it starts once its deadline has
+    /// passed, which lets it spread.
+    Spreads,
     /// The nodes that could hold it are silent.
     Silent,
     /// Its project holds as many GPUs of the class as it may.
@@ -169,7 +172,7 @@ pub enum Reason {
         most: u32,
     },
     /// Not enough GPUs are free on any set of nodes that its scope allows.
-    Full {
+    Insufficient {
         /// GPUs that it asks for.
         asked: u32,
         /// The most GPUs that are free within its scope.

@@ -263,7 +263,11 @@ impl Notice {
 
     /// Reports whether the job starts when GPUs become free, and needs nothing else.
     fn is_planned(&self) -> bool {
-        !self.reason.is_never() && !matches!(self.reason, Reason::Incomplete | Reason::Silent)
+        let unplanned = matches!(
+            self.reason,
+            Reason::Incomplete | Reason::Silent | Reason::Spreads
+        );
+        !self.reason.is_never() && !unplanned
     }
 
     /// Returns how urgent it is to show this after `before`; `None` if no reader would notice.

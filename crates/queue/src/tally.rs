@@ -10,11 +10,12 @@ use crate::metrics::{Depth, Shape};
 /// Reports whether a job that waits for this reason would start on more nodes.
 pub(super) fn lacks_nodes(reason: &Reason) -> bool {
     match reason {
-        Reason::Full { .. }
+        Reason::Insufficient { .. }
         | Reason::Fragmented { .. }
         | Reason::Resources { .. }
         | Reason::Behind { .. }
         | Reason::Never
+        | Reason::Spreads
         | Reason::NeverTogether { .. }
         | Reason::Unlabelled => true,
         Reason::Incomplete | Reason::Silent | Reason::Quota { .. } | Reason::Better { .. } => false,

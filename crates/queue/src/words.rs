@@ -17,9 +17,10 @@ pub fn word(reason: &Reason, grows: bool) -> &'static str {
         reason if grows && reason.is_never() => "Growing",
         Reason::Incomplete => "Incomplete",
         Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => IMPOSSIBLE,
+        Reason::Spreads => "Spreads",
         Reason::Silent => "Silent",
         Reason::Quota { .. } => "Quota",
-        Reason::Full { .. } => "Full",
+        Reason::Insufficient { .. } => "Insufficient",
         Reason::Resources { .. } => "Resources",
         Reason::Fragmented { .. } => "Fragmented",
         Reason::Behind { .. } => "Behind",
@@ -33,9 +34,10 @@ pub(super) fn label(reason: &Reason, grows: bool) -> &'static str {
         reason if grows && reason.is_never() => "growing",
         Reason::Incomplete => "incomplete",
         Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => "impossible",
+        Reason::Spreads => "spreads",
         Reason::Silent => "silent",
         Reason::Quota { .. } => "quota",
-        Reason::Full { .. } => "full",
+        Reason::Insufficient { .. } => "insufficient",
         Reason::Resources { .. } => "resources",
         Reason::Fragmented { .. } => "fragmented",
         Reason::Behind { .. } => "behind",
@@ -90,13 +92,17 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
         }
         Reason::NeverTogether { pods } => never_together(pods, scope),
         Reason::Unlabelled => unlabelled(scope),
+        Reason::Spreads => format!(
+            "no {} of its class can run it, not even when empty",
+            place(scope)
+        ),
         Reason::Silent => {
             "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
         }
         Reason::Quota { held, most } => format!(
             "project {project} holds {held} of the {most} GPUs that a project may hold in the class"
         ),
-        Reason::Full { asked, free } => full(asked, free, scope),
+        Reason::Insufficient { asked, free } => full(asked, free, scope),
         Reason::Resources { asked } => format!(
             "{} {} free {}, but not with the CPU, memory and other resources that it requests",
             gpus(asked),
@@ -119,6 +125,16 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
             "it could start now, but a better placement is worth the wait: it would run {} longer now",
             span(longer)
         ),
+    }
+}
+
+fn place(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Gpu | Scope::NvlinkDomain => "NVLink domain",
+        Scope::Node => "node",
+        Scope::Rack => "rack",
+        Scope::Zone => "zone",
+        Scope::Cluster => "set of nodes",
     }
 }
 
@@ -149,10 +165,8 @@ fn behind(ahead: u32) -> String {
 fn never_together(pods: usize, scope: Scope) -> String {
     let place = match scope {
         Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other",
-        Scope::Node => "node",
-        Scope::Rack => "rack",
-        Scope::Zone => "zone",
         Scope::Cluster => "set of nodes of its class",
+        _ => place(scope),
     };
     format!(
         "each of its {pods} pods could run, but no {place} can run all of them, not even when empty: use fewer pods, another class, or another {}",

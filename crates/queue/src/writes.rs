@@ -243,7 +243,7 @@ mod tests {
         json!({
             "metadata": {
                 "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7",
-                "annotations": {labels::QUEUE_REASON: "Full: …", labels::QUEUE_ETA: "…", "a": "b"}
+                "annotations": {labels::QUEUE_REASON: "Insufficient: …", labels::QUEUE_ETA: "…", "a": "b"}
             },
             "spec": {
                 "schedulingGates": [{"name": "example.com/x"}, {"name": labels::QUEUE_GATE}],

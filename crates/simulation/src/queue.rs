@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use nvlink_planner::{
-    Action, Availability, Class, Deadline, Job, Member, Millis, Name, NodeState, OnTimeout,
-    Planner, PodState, Release, Settings, UsualRun, Waiting,
+    Action, Availability, Class, Deadline, Job, Member, Millis, Name, NodeState, Planner, PodState,
+    Release, Settings, UsualRun, Waiting,
 };
 use nvlink_topology::GpuSet;
 
@@ -79,12 +79,6 @@ impl<'a> Queue<'a> {
     fn reject(&mut self, job: &Name) {
         self.planner.job(job, None);
         self.rejected.extend(self.numbers.get(job));
-    }
-
-    /// Reports whether a job waits for what the cluster does not have, and will not start
-    /// elsewhere: its users would give up.
-    fn is_hopeless(&self, waiting: &Waiting) -> bool {
-        waiting.reason.is_never() && !matches!(self.rules.timeout, Some((_, OnTimeout::Spread)))
     }
 
     /// Carries out a release.
@@ -227,7 +221,8 @@ impl Scheduler for Queue<'_> {
             }
         }
         for waiting in &round.waiting {
-            if self.is_hopeless(waiting) {
+            // Its users would give up.
+            if waiting.reason.is_never() {
                 self.reject(&waiting.job);
             }
         }

@@ -88,7 +88,7 @@ pub const PLACEHOLDER: &str = "nvlink-domains.io/placeholder";
 pub const PLACEHOLDER_FOR: &str = "nvlink-domains.io/placeholder-for";
 /// Pod annotation: the number of the term of the leader that released the pod.
 pub const QUEUE_TERM: &str = "nvlink-domains.io/queue-term";
-/// Pod annotation: why the pod waits in the queue: a word and a sentence, `Full: …`.
+/// Pod annotation: why the pod waits in the queue: a word and a sentence, `Insufficient: …`.
 pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
 /// Pod annotation: the position of the waiting pod's job among those of its class, from 1.
 pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";

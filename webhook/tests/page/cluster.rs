@@ -186,7 +186,7 @@ fn wait(page: &Page) {
         eta: eta.parse().ok(),
         ..Queued::default()
     };
-    let full = "Full: it needs 8 GPUs in one NVLink domain, and none is free";
+    let full = "Insufficient: it needs 8 GPUs in one NVLink domain, and none is free";
     let first = shows(full, 1, "2026-08-01T14:05:20Z");
     waits(page, "next", "high", None, first.clone());
     waits(page, "other", "low", None, first);

@@ -38,7 +38,7 @@ fn named(name: &str) -> Arc<Page> {
         ..Pod::default()
     };
     for (reason, owner, state) in [
-        ("Full", Some(name.to_owned()), "waits"),
+        ("Insufficient", Some(name.to_owned()), "waits"),
         ("Impossible", None, "never starts"),
     ] {
         let queued = Queued {

@@ -153,7 +153,7 @@ async fn jobs_that_cannot_start_need_attention() {
     cluster::waits(&page, "held", "high", None, shows(refused, Some(3)));
     let class = "Unaccepted: its class cannot be used: spec.gpus";
     cluster::waits(&page, "odd", "low", None, shows(class, None));
-    let full = "Full: it needs 8 GPUs in one NVLink domain, and none is free";
+    let full = "Insufficient: it needs 8 GPUs in one NVLink domain, and none is free";
     cluster::waits(&page, "next", "low", None, shows(full, Some(1)));
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true, Extent::OfClasses);
@@ -222,7 +222,7 @@ async fn the_list_of_waiting_jobs_is_bounded() {
     let (page, _) = cluster::page();
     for number in 1..=5000_u32 {
         let queued = Queued {
-            reason: "Full: none is free".to_owned(),
+            reason: "Insufficient: none is free".to_owned(),
             position: Some(number),
             ..Queued::default()
         };

@@ -206,7 +206,7 @@ mod tests {
             "name": "p", "namespace": "n", "creationTimestamp": "2026-08-01T10:00:00Z",
             "labels": {labels::CLASS: "high"},
             "annotations": {
-                labels::QUEUE_REASON: "Full: it needs 8 GPUs: none is free",
+                labels::QUEUE_REASON: "Insufficient: it needs 8 GPUs: none is free",
                 labels::QUEUE_POSITION: "3", labels::QUEUE_ETA: "soon",
             },
             "ownerReferences": [
@@ -216,7 +216,7 @@ mod tests {
         let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
         let pod = Pod::of_metadata(&metadata);
         let shown = pod.waits().unwrap();
-        assert_eq!((shown.word(), shown.position), ("Full", Some(3)));
+        assert_eq!((shown.word(), shown.position), ("Insufficient", Some(3)));
         assert_eq!(shown.sentence(), "it needs 8 GPUs: none is free");
         assert_eq!((shown.eta, shown.owner.as_deref()), (None, Some("7")));
         assert!(shown.since.is_some());

@@ -139,7 +139,7 @@ mod tests {
             Column::Text("REASON"),
         ];
         let cells = rows(&[
-            &["team/a", "8", "Full"],
+            &["team/a", "8", "Insufficient"],
             &["team/runner-abcdefghijkl-0", "16", "a reason of many words"],
         ]);
         let whole = table(&columns, &cells, None);
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             narrow,
             "POD            GPUS  REASON\n\
-             team/a            8  Full\n\
+             team/a            8  Insufficient\n\
              team/r…ijkl-0    16  a reason of …\n"
         );
         // Numbers are never cut.

@@ -33,7 +33,7 @@ impl Class {
             },
             Self::Unlabelled => Reason::Unlabelled,
             Self::Taken(free) if free >= asked => Reason::Fragmented { asked, free },
-            Self::Taken(free) => Reason::Full { asked, free },
+            Self::Taken(free) => Reason::Insufficient { asked, free },
         }
     }
 }

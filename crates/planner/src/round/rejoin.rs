@@ -210,7 +210,7 @@ impl Plan<'_> {
         let profile = part.and_then(|part| self.profile(part.node));
         let now = profile.map_or(0, |profile| profile.free(self.now).0.len());
         Outcome::Wait {
-            reason: Reason::Full {
+            reason: Reason::Insufficient {
                 asked,
                 free: u32::try_from(now).unwrap_or(u32::MAX),
             },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvlink_topology::{Scope, multi_node::plain};
 
 use crate::{
-    Job, Member, Reason, Release, Why,
+    Deadline, Job, Member, OnTimeout, Reason, Release, Why,
     job_kind::JobSpec,
     queue::Entry,
     round::{
@@ -64,6 +64,23 @@ impl Plan<'_> {
                 reason: class.reason(entry, ahead),
             },
         }
+    }
+
+    /// Reports whether a job that nothing within its scope can ever hold can start once its deadline has
+    /// passed.
+    pub(crate) fn can_spread(&mut self, entry: &Entry) -> bool {
+        let spreads = |end: Deadline| end.then == OnTimeout::Spread;
+        if !entry.job.deadline.is_some_and(spreads) {
+            return false;
+        }
+        let anywhere = self.anywhere(entry);
+        anywhere.is_some_and(|anywhere| {
+            let class = self.classify(&anywhere);
+            !matches!(
+                class,
+                Class::Never | Class::NeverTogether | Class::Unlabelled
+            )
+        })
     }
 
     fn starts(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: &Target) -> Spread {

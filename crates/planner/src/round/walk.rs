@@ -162,6 +162,7 @@ impl Walk {
             Reason::Behind { .. } => Reason::Behind {
                 ahead: self.rivals(plan, entry),
             },
+            reason if reason.is_never() && plan.can_spread(entry) => Reason::Spreads,
             reason => reason,
         };
         match (free, target) {

@@ -67,7 +67,7 @@ fn the_scheduler_s_count_limits_what_the_report_leaves() {
     fed.pod("p", unknown);
     assert_eq!(
         start(&mut fed, 3),
-        "job waits 1/1 at 5000: Full { asked: 3, free: 2 }"
+        "job waits 1/1 at 5000: Insufficient { asked: 3, free: 2 }"
     );
     assert_eq!(start(&mut fed, 2), "job on n[1, 2]");
 }

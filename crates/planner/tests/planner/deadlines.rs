@@ -84,9 +84,9 @@ fn a_spread_pod_without_room_waits_in_its_place_and_needs_no_domain_any_more() {
     // In one domain it could start at 90,000 at the earliest.
     assert_eq!(
         told(&fed.round(9_000)),
-        "ahead waits 1/1 at 50000: Full { asked: 1, free: 0 }\n\
-         spread waits 2/2 at 60000: Full { asked: 2, free: 0 }\n\
-         behind waits 3/3 at 70000: Full { asked: 1, free: 0 }"
+        "ahead waits 1/1 at 50000: Insufficient { asked: 1, free: 0 }\n\
+         spread waits 2/2 at 60000: Insufficient { asked: 2, free: 0 }\n\
+         behind waits 3/3 at 70000: Insufficient { asked: 1, free: 0 }"
     );
     fed.pod("p", None);
     fed.pod("q", None);
@@ -106,6 +106,27 @@ fn a_spread_pod_that_no_node_can_hold_is_rejected() {
     fed.node("n", pairs());
     fed.job("spread", until(OnTimeout::Spread, job(1, 5, 10)));
     assert_eq!(told(&fed.round(9_000)), "spread rejected: Never");
+}
+
+/// It starts once it may spread, so nobody has to change it.
+#[test]
+fn a_job_that_can_start_only_spread_is_not_impossible() {
+    let mut fed = Fed::default();
+    fed.node("n", pairs());
+    fed.job("spread", until(OnTimeout::Spread, job(1, 4, 10)));
+    fed.job("large", until(OnTimeout::Spread, job(2, 5, 10)));
+    fed.job("fails", until(OnTimeout::Reject, job(3, 4, 10)));
+    assert_eq!(
+        told(&fed.round(1_000)),
+        "spread waits 1/1 some time: Spreads\n\
+         large waits 2/2 some time: Never\n\
+         fails waits 3/3 some time: Never"
+    );
+    let round = told(&fed.round(9_000));
+    assert!(
+        round.starts_with("spread on n[0, 1, 2, 3] Spread"),
+        "{round}"
+    );
 }
 
 /// Nothing that a gang took before it turned out that not all its pods have room is kept.

@@ -112,7 +112,8 @@ fn a_gang_spans_nodes_that_share_no_rack_and_no_zone_unless_it_must_not() {
     let large = "large on a[0, 1, 2, 3, 4, 5, 6, 7] b[0, 1, 2, 3, 4, 5, 6, 7]";
     let small = "small on a[0, 1, 2, 3] a[4, 5, 6, 7]";
     let never = |gang| format!("{gang} waits 1/1 some time: NeverTogether {{ pods: 2 }}");
-    let waits = "small waits 1/1 at 100000 to 130000: Full { asked: 8, free: 0 }".to_owned();
+    let waits =
+        "small waits 1/1 at 100000 to 130000: Insufficient { asked: 8, free: 0 }".to_owned();
     assert_eq!(told(Scope::Cluster, false), [large.to_owned(), waits]);
     assert_eq!(told(Scope::Node, false), [never("large"), small.to_owned()]);
     for scope in [Scope::Rack, Scope::Zone] {
@@ -257,8 +258,8 @@ fn a_gang_waits_whole_for_the_earliest_rack() {
         start(&mut fed, 0),
         "short on a[3] Backfill { ahead: 1 }\n\
          long on b[3] Backfill { ahead: 1 }\n\
-         gang waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
-         longer waits 2/2 at 20000: Full { asked: 2, free: 1 }"
+         gang waits 1/1 at 50000: Insufficient { asked: 8, free: 2 }\n\
+         longer waits 2/2 at 20000: Insufficient { asked: 2, free: 1 }"
     );
 }
 
@@ -308,7 +309,7 @@ fn a_lost_member_keeps_its_seat_for_a_while_and_gets_it_back() {
     let report = "gang lost 1 of its seats, 3 remain, until 300000";
     assert_eq!(
         start(&mut fed, 299_999),
-        format!("{report}\nother waits 1/1 at 300000: Full {{ asked: 1, free: 0 }}")
+        format!("{report}\nother waits 1/1 at 300000: Insufficient {{ asked: 1, free: 0 }}")
     );
     // It comes back under another name, with the rank of the lost one.
     let mut back = fed.jobs[&name("gang")].clone();

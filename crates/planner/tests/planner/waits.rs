@@ -86,7 +86,7 @@ fn whoever_can_start_starts_in_the_order_of_age() {
     assert_eq!(
         told(&round),
         "long on n[6, 7] Backfill { ahead: 1 }\n\
-         big waits 1/1 at 60000: Full { asked: 8, free: 2 }\n\
+         big waits 1/1 at 60000: Insufficient { asked: 8, free: 2 }\n\
          short waits 2/2 at 160000: Behind { ahead: 0 }\n\
          later waits 3/3 at 50000: Behind { ahead: 0 }"
     );
@@ -115,7 +115,7 @@ fn the_reason_tells_full_from_fragmented_and_never() {
         told(&fed.round(0)),
         "one on n[1] Backfill { ahead: 4 }\n\
          pair waits 1/1 at 20000: Fragmented { asked: 2, free: 2 }\n\
-         four waits 2/2 some time: Full { asked: 4, free: 2 }\n\
+         four waits 2/2 some time: Insufficient { asked: 4, free: 2 }\n\
          never waits 3/3 some time: Never\n\
          part waits 4/4 some time: Incomplete"
     );
@@ -344,8 +344,8 @@ fn jobs_beyond_the_depth_get_a_lower_bound() {
         told(&fed.round(0)),
         "third on n[6] Backfill { ahead: 2 }\n\
          elsewhere on o[0] Backfill { ahead: 2 }\n\
-         first waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
-         second waits 2/2 from 150000: Full { asked: 4, free: 2 }"
+         first waits 1/1 at 50000: Insufficient { asked: 8, free: 2 }\n\
+         second waits 2/2 from 150000: Insufficient { asked: 4, free: 2 }"
     );
 }
 

@@ -51,7 +51,7 @@ fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
 }
 
 fn full(free: u32, position: u32, start: Millis) -> Notice {
-    notice(Reason::Full { asked: 4, free }, position, at(start))
+    notice(Reason::Insufficient { asked: 4, free }, position, at(start))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn each_reason_in_words() {
     });
     let domain = Scope::NvlinkDomain;
     let fragmented = |asked, free| Reason::Fragmented { asked, free };
-    let lacks = |asked, free| Reason::Full { asked, free };
+    let lacks = |asked, free| Reason::Insufficient { asked, free };
     let mut text = String::new();
     for (scope, reason, position, eta) in [
         (domain, fragmented(8, 8), 3, soon),
@@ -84,6 +84,7 @@ fn each_reason_in_words() {
         (domain, Reason::Incomplete, 4, soon),
         (domain, Reason::Never, 5, None),
         (Scope::Rack, Reason::Unlabelled, 5, None),
+        (domain, Reason::Spreads, 5, None),
     ] {
         let notice = notice(reason, position, eta);
         let message = notice.message(about(scope), NOW);
@@ -109,7 +110,7 @@ fn the_earlier_of_start_and_deadline_comes_first() {
         let promised = notice.start().is_some();
         (notice.message(about(Scope::Node), NOW), promised)
     };
-    let full = Reason::Full { asked: 4, free: 1 };
+    let full = Reason::Insufficient { asked: 4, free: 1 };
     let soon = at(NOW + 12 * MINUTE);
     for (then, minutes, eta, promised, words) in [
         (
@@ -145,6 +146,12 @@ fn the_earlier_of_start_and_deadline_comes_first() {
         assert!(text.ends_with(words), "{text}");
         assert_eq!(start, promised, "{text}");
     }
+    let (text, _) = said(OnTimeout::Spread, 20, None, Reason::Spreads);
+    assert_eq!(
+        text,
+        "no node of its class can run it, not even when empty; position 1 of class training; starts \
+         without a common NVLink domain if it still waits at 14:14 UTC"
+    );
     let (text, _) = said(OnTimeout::Reject, 2, None, Reason::Never);
     assert!(
         text.ends_with("; fails if it still waits at 13:56 UTC"),
@@ -243,7 +250,7 @@ fn what_is_written_is_read_again() {
     assert_eq!(wanted.after_shown(&Shown::of(&pod), about, NOW), None);
     let condition = pod["status"]["conditions"][0].clone();
     assert_eq!(condition["lastTransitionTime"], "2026-08-01T13:53:20Z");
-    assert_eq!(condition["reason"], "Full");
+    assert_eq!(condition["reason"], "Insufficient");
     let next = full(2, 2, NOW + 12 * MINUTE);
     assert_eq!(
         next.after_shown(&Shown::of(&pod), about, NOW),
@@ -496,5 +503,5 @@ fn a_pod_whose_class_cannot_be_used_says_so_until_it_can_be() {
     feed.class("fast", Some(Ok(Arc::new(class))));
     let tasks = board.look(&full, &feed, false, NOW + 3 * MINUTE);
     apply(&mut a, &tasks[0].patch);
-    assert_eq!(a["status"]["conditions"][0]["reason"], "Full");
+    assert_eq!(a["status"]["conditions"][0]["reason"], "Insufficient");
 }

@@ -190,7 +190,7 @@ fn waiting() -> Value {
     let mut pod = gpu_pod("waits", 1);
     pod["metadata"]["labels"] = json!({"nvlink-domains.io/class": "line"});
     pod["metadata"]["annotations"] =
-        json!({"nvlink-domains.io/queue-reason": "Full", "example.com/kept": "yes"});
+        json!({"nvlink-domains.io/queue-reason": "Insufficient", "example.com/kept": "yes"});
     pod["spec"]["schedulingGates"] = json!([{"name": "example.com/other"}, {"name": GATE}]);
     pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "1"});
     pod["spec"]["initContainers"] = json!([{"name": "init", "image": "busybox"}]);

@@ -483,7 +483,7 @@ fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
     );
     cluster.create("waits", 1);
     wait_until("the queue to see that all are held", SOON, || {
-        Ok((reason(&cluster, "waits") == "Full").then_some(()))
+        Ok((reason(&cluster, "waits") == "Insufficient").then_some(()))
     })
     .unwrap();
     others

@@ -215,7 +215,7 @@ fn a_job_of_two_whole_nodes_runs_in_the_class_of_the_readme() {
     .unwrap();
 }
 
-const FULL: &str = "Full: it needs 16 GPUs for all of its pods, and at most 8 are free";
+const FULL: &str = "Insufficient: it needs 16 GPUs for all of its pods, and at most 8 are free";
 const NEVER: &str = "Impossible: each of its 2 pods could run, but no NVLink domain over which pods \
     reach each other can run all of them, not even when empty: use fewer pods, another \
     class, or another nvlink-domains.io/gang-scope";

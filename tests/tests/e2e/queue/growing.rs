@@ -141,9 +141,14 @@ fn asks_for_the_first(cluster: &Cluster) {
     for name in ["job-2", "job-3", "job-4"] {
         cluster.create(name, 8);
     }
-    shows(cluster, "job-2", "Full", "the queue requests nodes for it");
+    shows(
+        cluster,
+        "job-2",
+        "Insufficient",
+        "the queue requests nodes for it",
+    );
     number(cluster, 2);
-    shows(cluster, "job-4", "Full", "position 3");
+    shows(cluster, "job-4", "Insufficient", "position 3");
     // What nobody waits for any more is taken back, and the next job asks.
     cluster.team.run(&["delete", "pod", "job-2"]).unwrap();
     wait_until(

@@ -74,14 +74,18 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
     // Pods that were created in the same second have the order of their names.
     std::thread::sleep(Duration::from_secs(1));
     cluster.create_for("last", 4, "60m");
-    let next = shows(&cluster, "next", "Full");
+    let next = shows(&cluster, "next", "Insufficient");
     let message = condition(&next).unwrap()["message"].as_str().unwrap();
     let begins = "it needs 8 GPUs in one NVLink domain, and none is free; position 1 of class line; expected to start at ";
     assert!(message.starts_with(begins), "{message}");
     assert_eq!(annotation(&next, "position"), Some("1"));
-    assert!(annotation(&next, "reason").unwrap().starts_with("Full: "));
+    assert!(
+        annotation(&next, "reason")
+            .unwrap()
+            .starts_with("Insufficient: ")
+    );
     let eta = annotation(&next, "eta").unwrap();
-    let last = shows(&cluster, "last", "Full");
+    let last = shows(&cluster, "last", "Insufficient");
     assert_eq!(annotation(&last, "position"), Some("2"));
     // The first job holds the node for 30 minutes, and the next one for 30 more.
     let later = annotation(&last, "eta").unwrap();
@@ -136,7 +140,7 @@ fn a_later_leader_shows_on_and_says_nothing_twice() {
     cluster.create_for("holds", 8, "30m");
     cluster.bound("holds");
     cluster.create_for("waits", 8, "30m");
-    let before = shows(&cluster, "waits", "Full");
+    let before = shows(&cluster, "waits", "Insufficient");
     cluster.restart();
     wait_until("the next leader to count", SOON, || {
         let line = "nvlink_webhook_queue_waiting_pods{class=\"line\",reason=\"full\"} 1";
@@ -144,7 +148,7 @@ fn a_later_leader_shows_on_and_says_nothing_twice() {
     })
     .unwrap();
     cluster.create_for("later", 8, "30m");
-    shows(&cluster, "later", "Full");
+    shows(&cluster, "later", "Insufficient");
     let after = cluster.pod("waits");
     assert_eq!(condition(&after), condition(&before));
     assert_eq!(events(&cluster, "waits").len(), 1);

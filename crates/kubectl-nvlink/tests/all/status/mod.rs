@@ -265,7 +265,11 @@ fn ten_thousand_jobs_are_limited() {
 fn with_the_rights_of_a_namespace() {
     let told = |pod: Value, position: &str, eta: &str| {
         let pod = with(pod, "queue-position", position);
-        let pod = with(pod, "queue-reason", "Full: at most 2 of 8 GPUs are free");
+        let pod = with(
+            pod,
+            "queue-reason",
+            "Insufficient: at most 2 of 8 GPUs are free",
+        );
         with(pod, "queue-eta", eta)
     };
     let first = waiting(pod("ml", "train", "high", 8, "2026-08-01T09:40:00Z"));

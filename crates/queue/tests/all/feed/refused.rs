@@ -40,7 +40,7 @@ fn a_pod_that_cannot_be_released_says_why() {
     assert!(queue.released(again).is_empty());
     let waiting = queue.planner.round(again).waiting.remove(0);
     assert_eq!(queue.feed.obstacle(&waiting.job), None);
-    assert_eq!(waiting.reason, Reason::Full { asked: 3, free: 1 });
+    assert_eq!(waiting.reason, Reason::Insufficient { asked: 3, free: 1 });
 }
 
 #[test]
