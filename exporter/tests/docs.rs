@@ -187,5 +187,6 @@ fn exporter_flags_md() {
          The default subcommand is `serve`.\n\
          A flag takes precedence over its environment variable.\n"
     );
-    compare("exporter-flags.md", &flags::page(&preface, Cli::command()));
+    let text = flags::page(&preface, Cli::command(), &[]);
+    compare("exporter-flags.md", &text);
 }
