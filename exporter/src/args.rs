@@ -62,9 +62,9 @@ pub enum Command {
     Place(PlaceArgs),
     /// Read the results of collective benchmarks, and compare them with the model and earlier runs
     Ingest(IngestArgs),
-    /// Make measured bandwidths of benchmark results, for --calibration, and show them
+    /// Turn results of benchmarks into measured bandwidths for --calibration, and show them
     Calibration(CalibrationArgs),
-    /// Stand between the kubelet and a device plugin, so that containers get the GPUs that are best connected
+    /// Give containers the best connected GPUs, between the kubelet and the vendor's device plugin
     DevicePlugin(DevicePluginArgs),
     /// Print what each metric means, as Markdown
     Metrics,
@@ -75,14 +75,12 @@ pub enum Command {
 /// What to read.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
-    /// Where the topology comes from: auto, nvml[:PATH], sysfs[:ROOT], file:PATH or sim:PROFILE
+    /// Source of the topology: auto, nvml[:PATH], sysfs[:ROOT], file:PATH or sim:PROFILE
     ///
-    /// auto reads nvml where the driver's library answers, else sysfs (which cannot see NVLink
-    /// and reports so); while it reads sysfs, it tries the library again every minute.
-    /// nvml:PATH sets the path of the library. sysfs:ROOT reads the kernel's PCI tree below
-    /// another root, such as a container's /host. file:PATH reads a recording (JSON), the output
-    /// of `nvidia-smi topo -m` or an NCCL topology (XML), detected by content; file:- reads
-    /// standard input. sim:PROFILE simulates a node: a100-pcie-pairs, dgx-a100, dgx-h100,
+    /// auto reads nvml or, while the driver's library does not answer, sysfs, which does not show
+    /// NVLink. nvml:PATH names the library, sysfs:ROOT the root of the PCI tree, such as /host.
+    /// file:PATH reads a recording (JSON), `nvidia-smi topo -m` or an NCCL topology (XML); file:-
+    /// is standard input. sim:PROFILE simulates a node: a100-pcie-pairs, dgx-a100, dgx-h100,
     /// dgx1-v100, dgx2-v100, gb200-nvl72, h200-degraded, hgx-a100-4, hgx-b200, l40s,
     /// rtx-a6000-pairs.
     #[arg(
@@ -97,9 +95,7 @@ pub struct SourceArgs {
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = nvlink_source::node_name)]
     pub node_name: Option<String>,
 
-    /// File of measured bandwidths, which replace the constants of the cost (see calibration)
-    ///
-    /// `calibration make` writes it. serve reads it again when it changes.
+    /// File of `calibration make`: measured bandwidths that replace constants; serve follows its changes
     #[arg(long, env = "NVLINK_EXPORTER_CALIBRATION", value_name = "FILE")]
     pub calibration: Option<PathBuf>,
 }
@@ -115,7 +111,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub web: WebArgs,
 
-    /// Time between two readings of the source; a scrape gets the latest reading and never waits
+    /// Time between two readings of the source; a scrape gets the latest
     #[arg(
         long,
         env = "NVLINK_EXPORTER_COLLECTION_INTERVAL",
@@ -125,7 +121,7 @@ pub struct ServeArgs {
     )]
     pub collection_interval: Duration,
 
-    /// Age above which data are no longer served and /readyz reports not ready
+    /// Age above which data are not served and /readyz fails
     #[arg(
         long,
         env = "NVLINK_EXPORTER_STALE_AFTER",
@@ -143,7 +139,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub publish: PublishArgs,
 
-    /// Directory in which `ingest --state` keeps the results of collective benchmarks, to export them
+    /// Directory of `ingest --state`, whose results are exported
     #[arg(long, env = "NVLINK_EXPORTER_COLLECTIVES", value_name = "DIR")]
     pub collectives: Option<PathBuf>,
 
@@ -164,15 +160,15 @@ pub struct ServeArgs {
 /// Flags of publishing.
 #[derive(Debug, Args)]
 pub struct PublishArgs {
-    /// Publish labels and annotations on the Node, and a NodeTopology object (needs --node-name)
+    /// Publish labels and annotations of the Node, and a NodeTopology (needs --node-name)
     #[arg(long, env = "NVLINK_EXPORTER_PUBLISH", requires = "node_name")]
     pub publish: bool,
 
-    /// Also publish the labels that published guides use (node.k8s.io/gpu-count, …)
+    /// Also publish the labels of published guides (node.k8s.io/gpu-count, …)
     #[arg(long, env = "NVLINK_EXPORTER_ALIAS_LABELS", requires = "publish")]
     pub alias_labels: bool,
 
-    /// Time between two checks of the published objects, in case someone changed them
+    /// Time between two checks of what is published
     #[arg(
         long,
         env = "NVLINK_EXPORTER_PUBLISH_INTERVAL",
@@ -231,7 +227,7 @@ pub struct RecordArgs {
     #[arg(long, env = "NVLINK_EXPORTER_RECORD_TO", value_name = "FILE")]
     pub to: Option<PathBuf>,
 
-    /// Number of samples of the GPUs' counters and health; `--source file:` replays them
+    /// Number of samples of counters and health, which `--source file:` replays
     #[arg(
         long,
         env = "NVLINK_EXPORTER_RECORD_SAMPLES",
@@ -271,7 +267,7 @@ pub struct PlaceArgs {
     #[arg(long, short, value_name = "K", env = "NVLINK_EXPORTER_PLACE_GPUS")]
     pub gpus: usize,
 
-    /// GPUs that may be used, such as 0,1,4-7 [default: GPUs that no allocation of the recording holds]
+    /// GPUs that may be used, such as 0,1,4-7 [default: those that the recording does not allocate]
     #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_FREE")]
     pub free: Option<Gpus>,
 
@@ -287,11 +283,11 @@ pub struct PlaceArgs {
     )]
     pub pattern: Pattern,
 
-    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack, zone and cluster mean node
+    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node, as for wider scopes
     #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
 
-    /// What to do with GPUs that are marked as broken: avoid, last (use as few as possible) or ignore
+    /// Broken GPUs: avoid, last (use as few as possible) or ignore the marks
     #[arg(long, default_value = "last", env = "NVLINK_EXPORTER_PLACE_BROKEN")]
     pub broken: BrokenGpus,
 
@@ -327,10 +323,8 @@ pub struct UnpublishArgs {
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = nvlink_source::node_name)]
     #[arg(required_unless_present = "all")]
     pub node_name: Option<String>,
-    /// All nodes instead, also those that no longer exist: for uninstalling.
-    ///
-    /// Needs the rights to list Nodes and NodeTopologies, and to change both, which an
-    /// administrator has.
+    /// All nodes, also those that no longer exist: for uninstalling. Needs the rights to list and
+    /// change Nodes and NodeTopologies
     #[arg(long)]
     pub all: bool,
 }

@@ -88,9 +88,9 @@ fn kinds() -> BTreeSet<String> {
 fn metrics_md() {
     let text = format!(
         "# Metrics of nvlink-exporter\n\n{GENERATED}\n\n\
-         A value that cannot be measured is absent, never 0; a family without series is omitted.\n\
-         A label with an unknown value is omitted.\n\
-         `gpu`, `UUID` and `pci_bus_id` have the same names as in DCGM, so that series join.\n\
+         A value that cannot be measured is absent, never 0, as is a label with an unknown value.\n\
+         Names that end in `_total` are counters, all others gauges.\n\
+         `gpu`, `UUID` and `pci_bus_id` are named as in DCGM, so that series join.\n\
          `nvlink-exporter metrics` prints these tables; [series.md](series.md) has the number of series.\n\n{}",
         metrics::reference()
     );
@@ -111,10 +111,10 @@ fn units_agree_with_help_texts_and_values() {
         let row = documented
             .lines()
             .find(|line| line.starts_with(&format!("| `{name}` |")));
-        row.unwrap().split(" | ").nth(2).unwrap()
+        row.unwrap().split(" | ").nth(1).unwrap()
     };
     let ends = [
-        ("_bytes_per_second", "bytes per second"),
+        ("_bytes_per_second", "bytes/s"),
         ("_bytes", "bytes"),
         ("_timestamp_seconds", "seconds since 1970"),
         ("_seconds", "seconds"),
@@ -187,5 +187,6 @@ fn exporter_flags_md() {
          The default subcommand is `serve`.\n\
          A flag takes precedence over its environment variable.\n"
     );
-    compare("exporter-flags.md", &flags::page(&preface, Cli::command()));
+    let text = flags::page(&preface, Cli::command(), &[]);
+    compare("exporter-flags.md", &text);
 }

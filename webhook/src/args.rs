@@ -32,10 +32,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the webhook: answer the API server's admission reviews, and serve the queue.
     ///
-    /// Needs a kubeconfig, or the service account of a pod, with the rights of the
-    /// chart's templates/webhook/rbac.yaml and templates/webhook/controller-rbac.yaml;
-    /// docs/access-reference.md explains the rights. Accepts requests only once it has read all classes,
-    /// nodes and namespaces.
+    /// Needs a kubeconfig, or the service account of a pod, with the rights that
+    /// docs/access-reference.md explains. Accepts requests once it has read all classes, nodes and
+    /// namespaces.
     #[command(after_help = "\
 Examples:
   nvlink-webhook serve --ca-secret nvlink-system/webhook-ca --service nvlink-system/nvlink-webhook
@@ -43,13 +42,12 @@ Examples:
     --service nvlink-system/nvlink-webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
-    /// Run what the replicas of `serve --without-controller` leave out: the queue, the registration
-    /// with the API server, and the conditions of classes.
+    /// Run what `serve --without-controller` leaves out: the queue, the registration with the API
+    /// server, and the conditions of classes.
     ///
-    /// One replica leads and serves the queue; each maintains the registration. It has no port but
-    /// that of metrics and probes. Needs a kubeconfig, or the service account of a pod, with the
-    /// rights of the chart's templates/webhook/controller-rbac.yaml; docs/access-reference.md explains each
-    /// right.
+    /// One replica leads and serves the queue; each maintains the registration. The only port is that
+    /// of metrics and probes. Needs a kubeconfig, or the service account of a pod, with the rights
+    /// that docs/access-reference.md explains.
     #[command(after_help = "\
 Example:
   nvlink-webhook controller --ca-secret nvlink-system/webhook-ca \\
@@ -68,10 +66,10 @@ Example:
     Crds,
     /// Print the MutatingWebhookConfiguration.
     ///
-    /// Pods that name a class fail closed when the webhook is down; other GPU pods fail open. For
-    /// pods without GPUs and for changes of pods, the API server calls the webhook only if a rule
-    /// applies, such as those on tolerations, nodeName, claims and labels of nvlink-domains.io. It
-    /// never calls it for kube-system and the exempt namespaces.
+    /// While the webhook is down, pods that name a class are refused; other GPU pods are admitted
+    /// unchecked. For pods without GPUs and for changes of pods, the API server calls the webhook
+    /// only if a rule applies, such as those on tolerations, nodeName, claims and labels of
+    /// nvlink-domains.io.
     #[command(after_help = "\
 Examples:
   nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt > hook.yaml
@@ -79,10 +77,9 @@ Examples:
     Registration(RegistrationArgs),
     /// Print the ValidatingAdmissionPolicies, or compare them with a cluster's.
     ///
-    /// They enforce the rules on who may use restricted classes even when the
-    /// webhook is down. Install the CRDs first: a policy whose parameter kind the
-    /// API server does not know refuses every pod. Exit status with --check and --diff:
-    /// 1, the cluster's policies differ or are missing; 2, the cluster does not answer.
+    /// They protect restricted classes even while the webhook is down. Install the CRDs first:
+    /// without them, the policies refuse every pod. Exit status with --check and --diff: 1, the
+    /// cluster's policies differ or are missing; 2, the cluster does not answer.
     #[command(after_help = "\
 Examples:
   nvlink-webhook policies | kubectl apply --server-side -f -
@@ -97,14 +94,12 @@ Examples:
     Check(CheckArgs),
     /// Empty the queue before the webhook is removed, so that no pod waits forever.
     ///
-    /// It deletes the registration, so that no new pod gets the queue's gate, and removes the gate
-    /// from all pods that wait. The scheduler then starts them without a place of the queue, on
-    /// nodes of their class. Pods of classes with the mapping Claim fail with the reason
-    /// QueueRemoved: nobody would make their claims. `helm uninstall` runs it. Needs a kubeconfig, or
-    /// the service account of a pod, with the rights to list pods, to patch them and their status,
-    /// and to delete MutatingWebhookConfigurations, and, where the policies are installed, the verb
-    /// `release` on domainclasses.nvlink-domains.io, which an administrator has. Exit status 1: a
-    /// pod still waits, and the message says why.
+    /// It deletes the registration and removes the gate from all pods that wait. The scheduler then
+    /// places them on any nodes of their class. Pods of classes with the mapping Claim fail with the
+    /// reason QueueRemoved. `helm uninstall` runs it. Needs the rights to list pods, to patch them
+    /// and their status, to delete MutatingWebhookConfigurations and, with the policies, the verb
+    /// `release` on domainclasses.nvlink-domains.io: an administrator has them. Exit status 1: a pod
+    /// still waits, and the message says why.
     #[command(after_help = "Example:\n  nvlink-webhook drain")]
     Drain,
 }
@@ -123,14 +118,13 @@ pub struct ServeArgs {
     /// The certificate and the registration.
     #[command(flatten)]
     pub tls: TlsArgs,
-    /// Seconds to keep serving after SIGTERM, so that the Service can remove this replica.
+    /// Seconds to serve after SIGTERM, until the Service removes this replica.
     #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub drain_seconds: u64,
     /// Leave the queue, the registration and the conditions of classes to `nvlink-webhook
     /// controller`.
     ///
-    /// This process then only reads from the API server and asks for access reviews. It waits for
-    /// the controller to fill the Secret of --ca-secret.
+    /// The process then waits until the controller fills the Secret of --ca-secret.
     #[arg(long, env = "NVLINK_WEBHOOK_WITHOUT_CONTROLLER")]
     pub without_controller: bool,
     /// The page of the cluster.
@@ -192,17 +186,13 @@ pub struct ProcessArgs {
 /// Flags of what the controller does.
 #[derive(Debug, Args)]
 pub struct ControlArgs {
-    /// Report whether the policies in the cluster are those that `policies` prints with the same
-    /// --exempt-namespace: the metric nvlink_webhook_policies_current.
-    ///
-    /// The log names those that are missing or changed. Needs the right to get them.
+    /// Report whether the cluster's policies are those of `policies` with the same --exempt-namespace,
+    /// as nvlink_webhook_policies_current and in the log. Needs the right to get them.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK_POLICIES")]
     pub check_policies: bool,
-    /// Request nodes of an autoscaler for jobs that wait in the queue of a class with
-    /// placement.maxPlaceholderPods.
+    /// Request nodes of an autoscaler for the queues of classes with placement.maxPlaceholderPods.
     ///
-    /// The leader creates placeholder pods in the namespace of its Lease, which never run. Needs the
-    /// rights to create and delete pods there.
+    /// Needs the rights to create and delete pods in the namespace of the Lease.
     #[arg(long, env = "NVLINK_WEBHOOK_PLACEHOLDERS")]
     pub placeholders: bool,
     /// The leader election.
@@ -213,14 +203,12 @@ pub struct ControlArgs {
 /// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]
 pub struct LeaseArgs {
-    /// Namespace of the Lease of the leader, which serves the queue and writes the conditions of
-    /// classes.
+    /// Namespace of the leader's Lease. Needs the rights to get, create and update it.
     ///
     /// Default: the namespace of --ca-secret, else of the service account, else of the kubeconfig.
-    /// Needs the rights to get, create and update the Lease.
     #[arg(long, env = "NVLINK_WEBHOOK_LEASE_NAMESPACE", value_name = "NAME")]
     pub lease_namespace: Option<String>,
-    /// Name of the Lease of the leader.
+    /// Name of the leader's Lease.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
@@ -251,13 +239,13 @@ pub struct TlsArgs {
         requires = "tls_cert"
     )]
     pub tls_key: Option<PathBuf>,
-    /// Days that a certificate of the webhook's own CA is valid; renewed after two thirds of them.
+    /// Days that certificates of the webhook's own CA are valid; renewed after two thirds.
     #[arg(long, env = "NVLINK_WEBHOOK_CERTIFICATE_DAYS", value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=825))]
     pub certificate_days: u16,
     /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
     ///
-    /// Without it, anybody who reaches the port can find out who may use which class. API servers
-    /// present the certificate that their AdmissionConfiguration names: see docs/operations.md.
+    /// Without it, everybody who reaches the port can find out which users may use which class. See
+    /// docs/operations.md for the API servers' AdmissionConfiguration.
     #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// The CA and the registration.
@@ -268,11 +256,11 @@ pub struct TlsArgs {
 /// Flags of the CA that the API server trusts, and of the registration that says so.
 #[derive(Debug, Args)]
 pub struct TrustArgs {
-    /// Secret of the webhook's own CA, NAMESPACE/NAME, used instead of certificate files.
+    /// Secret of the webhook's own CA, used instead of certificate files.
     ///
-    /// The first replica fills the Secret if it is empty, or creates it; each replica issues its own
-    /// certificate from it and renews it in time. Needs --service or --url, and the rights to get
-    /// and update the Secret; to create it, only where it is missing.
+    /// The first replica creates or fills it; each replica issues and renews its own certificate.
+    /// Needs --service or --url, and the rights to get and update the Secret and, where it is
+    /// missing, to create it.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_CA_SECRET",
@@ -281,17 +269,17 @@ pub struct TrustArgs {
         requires = "target"
     )]
     pub ca_secret: Option<SecretName>,
-    /// Seconds between two checks of the certificate files, or of the Secret.
+    /// Seconds between two checks of the certificate files or the Secret.
     #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub tls_poll_seconds: u64,
-    /// Maintain the MutatingWebhookConfiguration for this Service of the webhook: NAMESPACE/NAME or
+    /// Maintain the MutatingWebhookConfiguration for this Service, NAMESPACE/NAME or
     /// NAMESPACE/NAME:PORT.
     #[arg(long, env = "NVLINK_WEBHOOK_SERVICE", value_name = "NS/NAME", value_parser = service, group = "target")]
     pub service: Option<WebhookTarget>,
     /// Maintain the MutatingWebhookConfiguration for a webhook outside the cluster at this URL.
     #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url, group = "target")]
     pub url: Option<WebhookTarget>,
-    /// CA of the certificate files, for --service or --url, PEM. Read again when it changes.
+    /// CA of the certificate files for --service or --url, PEM. Read again when it changes.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_CA_FILE",

@@ -40,11 +40,12 @@ fn read(name: &str) -> String {
 }
 
 /// Compares a generated page with the code, or writes it.
-fn check_flags(page: &str, program: &str, command: Command) {
+fn check_flags(page: &str, program: &str, command: Command, elsewhere: &[(&str, &str)]) {
     let preface = format!(
-        "# Flags of {program}\n\n{GENERATED}\n\nA flag wins over its environment variable.\n"
+        "# Flags of {program}\n\n{GENERATED}\n\n\
+         A flag takes precedence over its environment variable.\n"
     );
-    let text = flags::page(&preface, command);
+    let text = flags::page(&preface, command, elsewhere);
     let path = root().join(page);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, text).unwrap();
@@ -57,9 +58,12 @@ fn check_flags(page: &str, program: &str, command: Command) {
 
 #[test]
 fn the_pages_of_flags_are_up_to_date() {
-    check_flags("docs/webhook-flags.md", "nvlink-webhook", Cli::command());
-    let plugin = kubectl_nvlink::args::Cli::command();
-    check_flags("docs/kubectl-nvlink-flags.md", "kubectl nvlink", plugin);
+    let (page, command) = ("docs/webhook-flags.md", Cli::command());
+    let plugin = ["preview", "check"].map(|name| (name, "kubectl-nvlink-flags.md"));
+    check_flags(page, "nvlink-webhook", command, &plugin);
+    let page = "docs/kubectl-nvlink-flags.md";
+    let command = kubectl_nvlink::args::Cli::command();
+    check_flags(page, "kubectl nvlink", command, &[]);
 }
 
 /// Returns the command lines of `program` in `text`, as words without the program and shell syntax.

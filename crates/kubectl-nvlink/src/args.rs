@@ -34,20 +34,19 @@ pub struct Cli {
 pub enum Command {
     /// Show classes, domains and the queue.
     ///
-    /// For each class its nodes, its free GPUs and the jobs that wait; for each domain what holds
-    /// its GPUs; for each job that waits its position, its expected start (ETA) and the reason.
+    /// Shows the nodes, free GPUs and waiting jobs of each class, the pods on the GPUs of each
+    /// domain, and the position, expected start (ETA) and reason of each waiting job.
     ///
-    /// It reads with the rights of your kubeconfig, and says what you may not read. Who may list
-    /// pods of all namespaces, nodes, nodetopologies and domainclasses gets the plan of the queue,
-    /// computed here. Others get what the queue wrote into their pods.
+    /// If you may list pods of all namespaces, nodes, nodetopologies and domainclasses, it computes
+    /// the plan of the queue. Otherwise it shows what the queue wrote into your pods.
     ///
-    /// Reasons: Insufficient (too few GPUs are free), Fragmented (enough are free, but not together),
-    /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
-    /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
-    /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
-    /// report), Impossible (no node can run it, not even an empty one), Spreads (the same, but it starts
-    /// without a common domain when its time in the queue is over), Starting (its GPUs are free
-    /// now), Timeout (its time in the queue is over).
+    /// Reasons: Insufficient (too few GPUs are free in one place), Fragmented (enough are free on a
+    /// node, but not together), Resources (not enough CPU or memory beside free GPUs), Behind (the
+    /// free ones are for jobs ahead), Quota (the project uses its quota), Better (a better place is
+    /// worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not report),
+    /// Impossible (not even an empty node can run it), Spreads (the same, but it starts without a
+    /// common domain at its timeout), Starting (its GPUs are free now), Timeout (its time in the
+    /// queue is over).
     #[command(after_help = "\
 Examples:
   What waits in my namespace, and where is room?
@@ -61,11 +60,10 @@ Examples:
     Status(StatusArgs),
     /// Explain why a pod waits, or why it is where it is.
     ///
-    /// For a pod that waits: the reason, its position, when and where it is expected to start and
-    /// what that depends on, the domains that could hold it and what holds each, and what would
-    /// help: fewer GPUs, a wider scope, another class that you may use. For a pod that runs: the
-    /// GPUs that it holds, how good they are, and the decisions that led there. For a pod that is
-    /// in no queue: what else it waits for.
+    /// For a pod that waits: the reason, its position, its expected start and place, the domains that
+    /// could hold it, and what would help: fewer GPUs, a wider scope, another class. For a pod that
+    /// runs: its GPUs, how good they are, and the decisions that led there. For a pod in no queue:
+    /// what else it waits for.
     ///
     /// Exit status 1: the pod does not exist, or you may not read it.
     #[command(after_help = "\
@@ -76,21 +74,17 @@ Examples:
     Explain(ExplainArgs),
     /// Show what admission would do to pods, from files alone, and fail if it refuses one.
     ///
-    /// Accepts pods and objects with pod templates: Jobs, CronJobs, Deployments,
-    /// JobSets, PyTorchJobs, RayClusters and so on; other documents pass through
-    /// unchanged. For a template it decides on the pod that the controller would
-    /// create, with the controller as the requesting user. It contacts no cluster.
-    /// It prints each decision and its reason to stderr.
-    /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
-    /// cannot be read.
+    /// Accepts pods and objects with pod templates: Jobs, Deployments, JobSets, PyTorchJobs,
+    /// RayClusters and so on; other documents pass through unchanged. A template is judged as the pod
+    /// that its controller would create. Decisions and reasons go to stderr. Exit status 1: a pod is
+    /// refused; with --strict, also if no node can hold it. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:
   What would change in a job, with the classes of a file:
     kubectl nvlink preview -f job.yaml --cluster class.yaml -o diff
-  In CI, fail if a job would be refused:
-    kubectl nvlink preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
-  The same, and fail also if a job would stay Pending because no node can hold its pods:
-    kubectl nvlink preview -f jobs/ --cluster cluster.yaml --strict -o text
+  In CI, fail if a job would be refused, or, with --strict, if no node can hold its pods:
+    kubectl nvlink preview -f jobs/ --cluster cluster.yaml --strict -o text \\
+      --allow-use high-throughput
   Before you restrict a class, what would be refused, and what admits it:
     kubectl get daemonsets,deployments,statefulsets,jobs,pods -A -o yaml \\
       | kubectl nvlink preview -f - --cluster cluster.yaml --restrict high-throughput -o text
@@ -98,23 +92,21 @@ Examples:
     kubectl get pod runner-x -o yaml | kubectl nvlink preview -f - --cluster cluster.yaml \\
       --user system:serviceaccount:gitlab-runners:gitlab-runner
 
-Everything that decisions need from a cluster:
+What --cluster needs:
   kubectl get domainclasses,nodetopologies,nodes,namespaces -o yaml > cluster.yaml
 
-No file holds the right to use a restricted class: --allow-use assumes it. Where the webhook or
-its policies are installed, ask the API server about a pod and about a service account:
+--allow-use assumes the right to use a restricted class. Ask the API server about it, with a pod or
+a service account:
   kubectl create --dry-run=server --as USER -f pod.yaml
   kubectl auth can-i use domainclasses.nvlink-domains.io/CLASS -n NAMESPACE \\
     --as system:serviceaccount:NAMESPACE:ACCOUNT")]
     Preview(Box<PreviewArgs>),
     /// Ask the API server about a pod, by dry run, and report whether the webhook answers.
     ///
-    /// The pod names a class that does not exist, so the webhook must refuse it; with --class, a
-    /// second pod must get that class. Nothing is created. The pods request one nvidia.com/gpu
-    /// each. Needs a kubeconfig, or the service account of a pod, with the right to create pods in
-    /// the namespace. `helm test` runs the same check as `nvlink-webhook check`. Exit status 1: the webhook is not registered, does not
-    /// answer, or refuses the class; 2: the API server cannot be asked. The message says what to
-    /// do.
+    /// The webhook must refuse a pod with an unknown class; with --class, a second pod must get that
+    /// class. Nothing is created. Needs the right to create pods in the namespace. Exit status 1: the
+    /// webhook is not registered, does not answer, or refuses the class; 2: the API server does not
+    /// answer. The message says what to do.
     #[command(after_help = "\
 Examples:
   Does the webhook answer?
@@ -126,12 +118,11 @@ Examples:
     Check(CheckArgs),
     /// Replay a trace of jobs, with the queue and with what clusters do without it.
     ///
-    /// A virtual clock runs the same jobs under each policy, on simulated nodes:
-    /// nvlink-domains, the queue of the webhook; spread, kube-scheduler's LeastAllocated and any
-    /// free GPUs of the node, as device plugins hand them out; packed, MostAllocated and the
-    /// lowest indices; aligned, the nodes of packed and the best free GPUs of the node. It prints
-    /// waits, communication times for 1 GiB per GPU by the cost model, and placement quality. It
-    /// contacts no cluster. Exit status 1: the trace is invalid.
+    /// A virtual clock runs the same jobs on simulated nodes under each policy: nvlink-domains, the
+    /// queue of the webhook; spread, kube-scheduler's LeastAllocated and any free GPUs of the node;
+    /// packed, MostAllocated and the lowest indices; aligned, the nodes of packed and the best free
+    /// GPUs of the node. It prints waits, communication times for 1 GiB per GPU, and placement
+    /// quality. Exit status 1: the trace is invalid.
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
 }
@@ -139,7 +130,7 @@ Examples:
 /// Node labels that stand for wider scopes.
 #[derive(Clone, Debug, Args)]
 pub struct ScopeArgs {
-    /// Node label that names the rack: the pods of a gang are within one value of it if they can, or must be with the gang scope rack.
+    /// Node label of the rack: a gang stays in one if possible, or always with its scope rack.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_RACK_LABEL",
@@ -147,7 +138,7 @@ pub struct ScopeArgs {
         default_value = "topology.kubernetes.io/rack"
     )]
     pub rack_label: String,
-    /// Node label that names the zone, likewise.
+    /// Node label of the zone, likewise.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ZONE_LABEL",
@@ -169,7 +160,7 @@ impl From<ScopeArgs> for Settings {
 /// Flags of `check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Class that a pod must get; without it, only whether the webhook answers is checked.
+    /// Also check that a pod gets this class.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
     /// Namespace of the pods; not an exempt one.
@@ -189,17 +180,12 @@ pub struct CheckArgs {
 /// Namespaces without rules: the same for `serve`, `registration`, `policies` and `preview`.
 #[derive(Clone, Debug, Args)]
 pub struct ExemptArgs {
-    /// Namespaces whose pods are not checked, in addition to kube-system: those of the platform's
-    /// own daemons, such as gpu-operator, and the webhook's own namespace.
+    /// Namespaces whose pods are not checked, besides kube-system: the webhook's own namespace and
+    /// those of the platform's daemons, such as gpu-operator.
     ///
-    /// Name only namespaces that exist: if the policies are not installed, anybody who may create
-    /// a namespace of such a name can create unchecked pods in it (`nvlink-webhook serve` logs
-    /// a warning). If the webhook does not run in nvlink-system, set this to the namespace that it
-    /// runs in.
-    ///
-    /// Once there is a restricted class, daemons that use GPUs without the device plugin (drivers,
-    /// device plugins, dcgm-exporter, nvlink-exporter) are refused in all other namespaces. The
-    /// label nvlink-domains.io/webhook=ignore on a namespace has the same effect as this flag.
+    /// Name only existing namespaces: without the policies, everybody who may create one of that
+    /// name can create unchecked pods in it. With a restricted class, daemons that use GPUs without
+    /// the device plugin are refused elsewhere: see docs/operations.md.
     #[arg(
         long = "exempt-namespace",
         env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",

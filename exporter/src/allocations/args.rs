@@ -10,10 +10,10 @@ const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 /// Flags of the allocations.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AllocationArgs {
-    /// Socket on which the kubelet reports which pods hold which GPUs; none disables it
+    /// The kubelet's pod-resources socket, to see which pods hold which GPUs; none disables it
     /// [default: /var/lib/kubelet/pod-resources/kubelet.sock if it exists]
     ///
-    /// Mount its directory, not the socket: a kubelet that restarts creates a new socket.
+    /// Mount its directory: a kubelet that restarts creates a new socket.
     #[arg(
         long,
         env = "NVLINK_EXPORTER_KUBELET_SOCKET",
@@ -22,12 +22,10 @@ pub struct AllocationArgs {
     )]
     pub kubelet_socket: Option<Socket>,
 
-    /// Read the pods and ResourceSlices of this node from the Kubernetes API (needs --node-name);
-    /// implied by --publish
+    /// Read the node's pods from the Kubernetes API (needs --node-name); implied by --publish
     ///
-    /// From pods: the pattern that the webhook chose, and which pods have ended. From
-    /// ResourceSlices: the GPUs of DRA device names. From the ResourceClaims of the node's pods:
-    /// which devices they only look at (admin access).
+    /// Gives the webhook's pattern and the pods that have ended. With DRA, it also reads
+    /// ResourceSlices and ResourceClaims.
     #[arg(long, env = "NVLINK_EXPORTER_KUBERNETES", requires = "node_name")]
     pub kubernetes: bool,
 }

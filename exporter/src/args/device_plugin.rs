@@ -29,7 +29,7 @@ pub struct DevicePluginArgs {
     )]
     pub kubelet_plugins: PathBuf,
 
-    /// The directory that the vendor's device plugin takes for the kubelet's; created if it is not there
+    /// The directory that the vendor's device plugin takes for the kubelet's; created if missing
     #[arg(
         long,
         env = "NVLINK_EXPORTER_VENDOR_PLUGINS",
@@ -38,8 +38,8 @@ pub struct DevicePluginArgs {
     )]
     pub vendor_plugins: PathBuf,
 
-    /// Label the Node with nvlink-domains.io/devices=preferred while the kubelet has GPUs from this
-    /// program (needs --node-name)
+    /// Label the Node with nvlink-domains.io/devices=preferred while this program provides its GPUs
+    /// (needs --node-name)
     #[arg(long, env = "NVLINK_EXPORTER_PUBLISH", requires = "node_name")]
     pub publish: bool,
 
@@ -53,7 +53,7 @@ pub struct DevicePluginArgs {
     )]
     pub collection_interval: Duration,
 
-    /// Age above which a reading is not used: the vendor's plugin chooses the GPUs then
+    /// Age of a reading above which the vendor's plugin chooses the GPUs
     #[arg(
         long,
         env = "NVLINK_EXPORTER_STALE_AFTER",
@@ -63,7 +63,7 @@ pub struct DevicePluginArgs {
     )]
     pub stale_after: Duration,
 
-    /// Address for /metrics, /livez and /readyz; :PORT means all IPv4 addresses (repeatable)
+    /// Address of /metrics, /livez and /readyz; :PORT means all IPv4 addresses (repeatable)
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
@@ -74,7 +74,7 @@ pub struct DevicePluginArgs {
     )]
     pub listen_addresses: Vec<String>,
 
-    /// File with TLS, client certificates and passwords, as of `serve`
+    /// File with TLS, client certificates and passwords, as for `serve`
     #[arg(
         long = "web.config.file",
         env = "NVLINK_EXPORTER_WEB_CONFIG_FILE",

@@ -21,17 +21,14 @@ use nvlink_topology::PathClass;
 
 Exits with status 1 if an input cannot be read, a run failed, or a bandwidth is below --min-ratio.")]
 pub struct IngestArgs {
-    /// Files to read, and directories of them; - is standard input
+    /// Files or directories; - is standard input
     ///
-    /// The output of nccl-tests (text, or JSON of -J), files of NCCL Inspector (.prom, JSON) and
-    /// logs of NCCL, detected by content.
+    /// Output of nccl-tests (text, or JSON of -J), files of NCCL Inspector (.prom, JSON), logs of
+    /// NCCL.
     #[arg(value_name = "FILE", required_unless_present = "watch")]
     pub files: Vec<PathBuf>,
 
-    /// Read the files of a directory as they come, until stopped
-    ///
-    /// Files may grow, and may be renamed into the directory. Names that begin with a dot or end
-    /// in .tmp are left out.
+    /// Read a directory's files as they come and grow, until stopped, but no hidden and .tmp files
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_WATCH",
@@ -41,7 +38,7 @@ pub struct IngestArgs {
     )]
     pub watch: Option<PathBuf>,
 
-    /// Time between two looks at the directory of --watch
+    /// Time between two readings of the directory of --watch
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_INTERVAL",
@@ -51,9 +48,7 @@ pub struct IngestArgs {
     )]
     pub interval: Duration,
 
-    /// Time after which a file of --watch that does not grow and has no end counts as truncated
-    ///
-    /// A benchmark that writes to a file may be silent for minutes.
+    /// Time without growth after which an incomplete file of --watch counts as truncated
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_SETTLE",
@@ -63,8 +58,8 @@ pub struct IngestArgs {
     )]
     pub settle: Duration,
 
-    /// Directory that keeps the last runs of each placement class, for the baseline; `serve
-    /// --collectives` exports it
+    /// Directory for the latest runs of each placement class, for the baseline and `serve
+    /// --collectives`
     #[arg(long, env = "NVLINK_EXPORTER_INGEST_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -72,8 +67,7 @@ pub struct IngestArgs {
     #[command(flatten)]
     pub place: PlaceFlags,
 
-    /// Least ratio of the measured bus bandwidth to what --against names: below it, exit with
-    /// status 1 and the reason
+    /// Exit with status 1 if the bus bandwidth, divided by that of --against, is lower
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_MIN_RATIO",
@@ -93,7 +87,7 @@ pub struct IngestArgs {
 
     /// Also write a summary of at most 4096 bytes, for a container's termination message
     ///
-    /// The exporter on the node reads it from pods of its own namespace with the label
+    /// The exporter reads it from pods of its namespace with the label
     /// nvlink-domains.io/benchmark=true.
     #[arg(long, env = "NVLINK_EXPORTER_INGEST_SUMMARY", value_name = "FILE")]
     pub summary: Option<PathBuf>,
@@ -112,8 +106,7 @@ pub struct IngestArgs {
 /// The place of the runs. A flag takes precedence over what an output says.
 #[derive(Debug, Args)]
 pub struct PlaceFlags {
-    /// Topology of a node on which the runs took place, as in `topology --source`: gives the
-    /// path class, and what the model says
+    /// Topology of a node of the runs, as for `topology`: gives --path and the model's expectation
     #[arg(long, env = "NVLINK_EXPORTER_INGEST_SOURCE", value_name = "SOURCE")]
     pub source: Option<SourceSpec>,
 
@@ -121,7 +114,7 @@ pub struct PlaceFlags {
     #[arg(long, env = "NVLINK_EXPORTER_INGEST_COLLECTIVE", value_name = "NAME")]
     pub collective: Option<Collective>,
 
-    /// Model of the GPUs, such as "NVIDIA H100 80GB HBM3"
+    /// GPU model, such as "NVIDIA H100 80GB HBM3"
     #[arg(long, env = "NVLINK_EXPORTER_INGEST_MODEL", value_name = "NAME")]
     pub model: Option<String>,
 
@@ -143,7 +136,7 @@ pub struct PlaceFlags {
     )]
     pub nodes: Option<u32>,
 
-    /// Class of the slowest path between two GPUs of a node: NVLINK, PIX, PXB, PHB, NODE or SYS
+    /// Slowest path between two GPUs of a node: NVLINK, PIX, PXB, PHB, NODE or SYS
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_PATH",
@@ -152,8 +145,7 @@ pub struct PlaceFlags {
     )]
     pub path: Option<PathClass>,
 
-    /// Whether NVSwitches should add up the data of an all_reduce (NVLS, NVLink SHARP), which
-    /// decides what the model expects
+    /// Whether the model expects NVSwitches to reduce an all_reduce (NVLS)
     #[arg(
         long,
         env = "NVLINK_EXPORTER_INGEST_NVLS",

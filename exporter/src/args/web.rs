@@ -9,7 +9,7 @@ use nvlink_runtime::web;
 
 use crate::{
     lifecycle,
-    metrics::{FAMILIES, Group, Groups},
+    metrics::{Group, Groups},
     server,
 };
 
@@ -18,8 +18,7 @@ use crate::{
 pub struct WebArgs {
     /// Address to listen on; :PORT means all IPv4 addresses, [::]:PORT all addresses (repeatable)
     ///
-    /// A host name is resolved once, at the start: the first IPv4 address is used, else the first
-    /// address.
+    /// A host name is resolved once, to an IPv4 address if it has one.
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
@@ -30,7 +29,7 @@ pub struct WebArgs {
     )]
     pub listen_addresses: Vec<String>,
 
-    /// Path of the metrics; with /, there is no page
+    /// Path of the metrics; / disables the page
     #[arg(
         long = "web.telemetry-path",
         env = "NVLINK_EXPORTER_WEB_TELEMETRY_PATH",
@@ -40,11 +39,10 @@ pub struct WebArgs {
     )]
     pub telemetry_path: String,
 
-    /// File with TLS, client certificates, passwords and headers, in the format of all Prometheus exporters
+    /// File with TLS, client certificates, passwords and headers
     ///
-    /// The format: <https://prometheus.io/docs/prometheus/latest/configuration/https/>. The file
-    /// and the certificates that it names are read again when they change. Passwords and client
-    /// certificates protect every path, including /livez and /readyz.
+    /// See <https://prometheus.io/docs/prometheus/latest/configuration/https/>. Changes
+    /// need no restart. Passwords and client certificates also protect /livez and /readyz.
     #[arg(
         long = "web.config.file",
         env = "NVLINK_EXPORTER_WEB_CONFIG_FILE",
@@ -54,8 +52,8 @@ pub struct WebArgs {
 
     /// Enable POST /-/release and /-/open, which release the source and open it again
     ///
-    /// While the driver's library is open, nobody can upgrade the driver, reset a GPU or change
-    /// its MIG mode. Everyone who may read the metrics may call these paths.
+    /// Needed to upgrade the driver, reset a GPU or change its MIG mode. Readers of the metrics can
+    /// call both.
     #[arg(
         long = lifecycle::FLAG,
         env = "NVLINK_EXPORTER_WEB_ENABLE_LIFECYCLE",
@@ -85,7 +83,7 @@ fn telemetry_path(text: &str) -> Result<String, String> {
     }
 }
 
-/// The families that are served: `--collector.NAME` and `--no-collector.NAME`,
+/// The groups of metrics that are served: `--collector.NAME` and `--no-collector.NAME`,
 /// as in node_exporter. Of two flags that contradict each other, the last one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collectors(pub Groups);
@@ -100,7 +98,7 @@ impl Args for Collectors {
             .env("NVLINK_EXPORTER_COLLECTOR_DISABLE_DEFAULTS")
             .action(ArgAction::SetTrue)
             .help_heading(HEADING)
-            .help("Serve only what a --collector.NAME switches on");
+            .help("Serve only the groups of --collector.NAME, such as --collector.gpu");
         Group::switched().fold(command.arg(disable), |command, group| {
             let (on, off) = (on(group), off(group));
             let switch = |name: &str, other: &str| {
@@ -113,10 +111,9 @@ impl Args for Collectors {
             let no = off.to_uppercase().replace(['-', '.'], "_");
             let off_arg = switch(&off, &on)
                 .env(format!("NVLINK_EXPORTER_{no}"))
-                .help(format!("Leave out {}", names(group)));
-            let on_arg = switch(&on, &off).help(format!(
-                "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
-            ));
+                .help(format!("Leave out the group {group} of the metrics"));
+            // Without a line in the help: the default, but for the flag above.
+            let on_arg = switch(&on, &off).hide(true);
             command.arg(on_arg).arg(off_arg)
         })
     }
@@ -150,13 +147,6 @@ fn on(group: Group) -> String {
 
 fn off(group: Group) -> String {
     format!("no-collector.{group}")
-}
-
-/// Lists the families of a group, for its help text.
-fn names(group: Group) -> String {
-    let families = FAMILIES.iter().filter(|family| family.group == group);
-    let names: Vec<_> = families.map(|family| family.sample_name()).collect();
-    names.join(", ")
 }
 
 #[cfg(test)]

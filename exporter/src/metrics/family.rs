@@ -31,7 +31,7 @@ pub enum Unit {
     #[strum(serialize = "0 or 1")]
     ZeroOrOne,
     Bytes,
-    #[strum(serialize = "bytes per second")]
+    #[strum(serialize = "bytes/s")]
     BytesPerSecond,
     Seconds,
     #[strum(serialize = "seconds since 1970")]

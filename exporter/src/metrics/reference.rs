@@ -7,20 +7,19 @@ use super::{FAMILIES, Family, Group};
 #[must_use]
 pub fn reference() -> String {
     let groups = Group::switched().chain([Group::Exporter]);
-    groups.map(section).collect::<Vec<_>>().join("\n")
+    let sections: Vec<_> = groups.map(section).collect();
+    format!(
+        "`--no-collector.NAME` disables the group NAME, except {}.\n\n{}",
+        Group::Exporter,
+        sections.join("\n")
+    )
 }
 
 fn section(group: Group) -> String {
-    let switch = match group {
-        Group::Exporter => "Always enabled.".to_owned(),
-        _ => format!("Disabled by `--no-collector.{group}`."),
-    };
     let families = FAMILIES.iter().filter(|family| family.group == group);
     let rows: String = families.map(|family| row(family)).collect();
     let note = note(group);
-    format!(
-        "## {group}\n\n{switch}\n\n| name | type | unit | labels | meaning |\n|---|---|---|---|---|\n{rows}{note}"
-    )
+    format!("## {group}\n\n| name | unit | labels | meaning |\n|---|---|---|---|\n{rows}{note}")
 }
 
 /// Returns a note on what the counters of a group count, with NVML's field ids.
@@ -34,38 +33,37 @@ fn note(group: Group) -> &'static str {
 
 /// From the comments in `nvml.h` and in `dcgm_fields.h`.
 const TRAFFIC: &str = "
-What a byte is depends on the source, which `nvlink_traffic_source_info` names.
-Sources are not comparable, so neither are GPUs of generations with different sources.
+`nvlink_traffic_source_info` names the source. Sources count different things and are not comparable.
 
-| source | GPUs | fields of NVML | what it counts |
+| source | GPUs | NVML's fields | what it counts |
 |---|---|---|---|
 | `throughput_data` | Volta to Hopper, some later ones | 138, 139 | data without protocol overhead, in KiB |
-| `nvlink5_bytes` | NVLink 5 and later | 202, 204 | all bytes on the link; NVIDIA does not document that headers are excluded |
-| `gpm` | Hopper and later, where neither counter moves | GPM metrics from 62 on | a rate, in MiB per second; NVIDIA does not document whether headers are included |
+| `nvlink5_bytes` | NVLink 5 and later | 202, 204 | all bytes on the link, perhaps with headers |
+| `gpm` | Hopper and later, where neither counter moves | GPM metrics from 62 on | a rate, in MiB per second, perhaps with headers |
 
-Fields 140 and 141, data with overhead, are not read. DCGM's `DCGM_FI_PROF_NVLINK_TX_BYTES` is a different rate; its documentation describes it once with headers and once without.
+DCGM's `DCGM_FI_PROF_NVLINK_TX_BYTES` is a different rate.
 ";
 
 const ERRORS: &str = "
-The kinds of errors and their source in NVML: a field, or a counter of `nvmlDeviceGetNvLinkErrorCounter`. A kind may count different events on different generations.
+Numbers are fields of NVML; C0 to C4, counters of `nvmlDeviceGetNvLinkErrorCounter`. A kind may count different events on different generations.
 
-| kind | up to NVLink 3 | NVLink 4 (Hopper) | NVLink 5 and later | what it counts |
+| kind | up to NVLink 3 | Hopper (NVLink 4) | NVLink 5 and later | what it counts |
 |---|---|---|---|---|
-| `replay` | counter 0 | field 161 | | packets that were sent again |
-| `recovery` | counter 1 | field 162 | field 213 | retrainings of the link; since NVLink 5, only successful ones |
-| `crc_flit` | counter 2 | field 163, the only CRC counter there | | flits with a wrong checksum |
-| `crc_data` | counter 3 | | | data packets with a wrong checksum |
-| `ecc_data` | counter 4 | counter 4 | | errors that the link's memory corrected |
-| `malformed_packet` | | | field 206 | malformed packets received |
-| `buffer_overrun` | | | field 207 | packets dropped on receipt because no buffer was free |
-| `receive` | | | field 208 | packets received with errors |
-| `receive_remote` | | | field 209 | packets received that the remote end had marked as bad |
-| `receive_general` | | | field 210 | packets received with a header mismatch |
-| `local_link_integrity` | | | field 211 | times that the number of local errors exceeded a threshold |
-| `transmit_discard` | | | field 212 | packets with errors that were dropped before they were sent |
-| `recovery_failed` | | | field 214 | retrainings that failed: the link is down |
-| `effective` | | | field 219; ratio 220 | errors in packets that forward error correction (FEC) left |
-| `symbol` | | | field 221; ratio 222 | errors in received symbols that FEC and the retransmission of the physical layer (PLR) left |
+| `replay` | C0 | 161 | | packets sent again |
+| `recovery` | C1 | 162 | 213 | retrainings of the link; since NVLink 5, only successful ones |
+| `crc_flit` | C2 | 163, the only CRC counter | | flits with a wrong checksum |
+| `crc_data` | C3 | | | data packets with a wrong checksum |
+| `ecc_data` | C4 | C4 | | errors that the link's memory corrected |
+| `malformed_packet` | | | 206 | malformed packets received |
+| `buffer_overrun` | | | 207 | packets dropped for lack of a receive buffer |
+| `receive` | | | 208 | packets received with errors |
+| `receive_remote` | | | 209 | packets that the remote end marked as bad |
+| `receive_general` | | | 210 | packets with a header mismatch |
+| `local_link_integrity` | | | 211 | times that local errors exceeded a threshold |
+| `transmit_discard` | | | 212 | packets with errors dropped before sending |
+| `recovery_failed` | | | 214 | failed retrainings: the link is down |
+| `effective` | | | 219; ratio 220 | errors left by forward error correction (FEC) |
+| `symbol` | | | 221; ratio 222 | symbol errors left by FEC and the retransmission of the physical layer |
 ";
 
 fn row(family: &Family) -> String {
@@ -74,12 +72,12 @@ fn row(family: &Family) -> String {
         .iter()
         .map(|label| format!("`{label}`"))
         .collect();
+    // The column of the unit says it, too.
+    let help = family.help.replace("; always 1", "");
     format!(
-        "| `{}` | {} | {} | {} | {} |\n",
+        "| `{}` | {} | {} | {help} |\n",
         family.sample_name(),
-        family.kind.as_str(),
         family.unit,
-        labels.join(" "),
-        family.help
+        labels.join(" ")
     )
 }

@@ -396,9 +396,7 @@ fn assumed_rates_are_marked() {
 #[test]
 fn metrics_are_explained() {
     let text = text(run(&["metrics"]));
-    assert!(
-        text.contains("| `nvlink_transmit_bytes_total` | counter | bytes | `gpu` `UUID` `link` |")
-    );
+    assert!(text.contains("| `nvlink_transmit_bytes_total` | bytes | `gpu` `UUID` `link` |"));
 }
 
 #[test]

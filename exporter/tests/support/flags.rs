@@ -1,36 +1,70 @@
 //! Generates the page of a program's flags from the code. The webhook's test uses it, too.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use clap::{Arg, Command};
 
 /// Returns the page: `preface`, and a table for each subcommand.
-pub(crate) fn page(preface: &str, mut command: Command) -> String {
+///
+/// A table leaves out the rows of an earlier one, and names their flags below it. A subcommand of
+/// `elsewhere` has its table on the page that stands beside it there.
+pub(crate) fn page(preface: &str, mut command: Command, elsewhere: &[(&str, &str)]) -> String {
     command.build();
     let mut text = preface.to_owned();
+    let mut written = Vec::new();
     let subcommands = command.get_subcommands();
     for command in subcommands.filter(|one| one.get_name() != "help") {
-        section(&mut text, command);
+        let (name, about) = (command.get_name(), command.get_about().unwrap());
+        write!(text, "\n## {name}\n\n{about}.\n\n").unwrap();
+        match elsewhere.iter().find(|(one, _)| *one == name) {
+            Some((_, page)) => writeln!(text, "[Its flags]({page}#{name}).").unwrap(),
+            None => table(&mut text, command, &mut written),
+        }
     }
     text
 }
 
-fn section(text: &mut String, command: &Command) {
-    let about = command.get_about().unwrap();
-    write!(text, "\n## {}\n\n{about}.\n\n", command.get_name()).unwrap();
-    let arguments = command.get_arguments();
+/// Writes the table of a subcommand. `written` has the subcommand and the text of all earlier rows.
+fn table(text: &mut String, command: &Command, written: &mut Vec<(String, String)>) {
     let shown = |one: &&Arg| !one.is_hide_set() && one.get_id() != "help";
-    let arguments: Vec<_> = arguments.filter(shown).collect();
-    if arguments.is_empty() {
-        return text.push_str("This command has no flags.\n");
+    let mut rows = String::new();
+    let mut repeated: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for argument in command.get_arguments().filter(shown) {
+        let row = row(argument);
+        let earlier = written.iter().find(|(_, one)| *one == row);
+        if let Some(earlier) = earlier.map(|(earlier, _)| earlier.clone()) {
+            repeated.entry(earlier).or_default().push(name(argument));
+            continue;
+        }
+        rows.push_str(&row);
+        written.push((command.get_name().to_owned(), row));
     }
-    text.push_str("| flag | variable | default | what it does |\n|---|---|---|---|\n");
-    for argument in arguments {
-        row(text, argument);
+    if rows.is_empty() && repeated.is_empty() {
+        return text.push_str("No flags.\n");
+    }
+    if !rows.is_empty() {
+        text.push_str("| flag | variable | default | what it does |\n|---|---|---|---|\n");
+        text.push_str(&rows);
+    }
+    if !rows.is_empty() && !repeated.is_empty() {
+        text.push('\n');
+    }
+    for (earlier, names) in repeated {
+        let names = names.join(", ");
+        writeln!(text, "As for [{earlier}](#{earlier}): {names}.").unwrap();
     }
 }
 
-fn row(text: &mut String, argument: &Arg) {
+/// Returns the word by which a page refers to a flag.
+fn name(argument: &Arg) -> String {
+    match argument.get_long() {
+        Some(long) => format!("`--{long}`"),
+        None => format!("`{}`", argument.get_id()),
+    }
+}
+
+/// Returns the row of a flag.
+fn row(argument: &Arg) -> String {
     let short = argument
         .get_short()
         .map(|short| format!("-{short}, "))
@@ -62,7 +96,7 @@ fn row(text: &mut String, argument: &Arg) {
         false => String::new(),
     };
     let help = help(argument);
-    writeln!(text, "| {flag} | {variable} | {default} | {help} |").unwrap();
+    format!("| {flag} | {variable} | {default} | {help} |\n")
 }
 
 fn help(argument: &Arg) -> String {

@@ -8,17 +8,16 @@ use super::ExemptArgs;
 /// Flags of `policies`.
 #[derive(Debug, Args)]
 pub struct PoliciesArgs {
-    /// Compare with the policies of the cluster, and name those that are missing or changed.
+    /// Name the policies of the cluster that are missing or changed.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
     pub check: bool,
-    /// Like --check, and print the differences as a unified diff.
+    /// Like --check, with a unified diff.
     #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
     pub diff: bool,
-    /// Print the index of the cluster's classes, a ClassIndex. The policies read it. The controller
-    /// keeps it up to date: apply it by hand only where none runs.
+    /// Print the cluster's ClassIndex, which the policies read: apply it where no controller does.
     #[arg(long, env = "NVLINK_WEBHOOK_INDEX", conflicts_with_all = ["check", "diff"])]
     pub index: bool,
-    /// Namespace of the webhook, whose service accounts may write only what these policies allow.
+    /// Namespace of the webhook, whose service accounts the policies limit.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAMESPACE",

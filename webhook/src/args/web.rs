@@ -12,13 +12,11 @@ use nvlink_runtime::web;
 /// Flags of the page, under the names that Prometheus exporters use.
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Address of the page of the cluster; :PORT means all IPv4 addresses, [::]:PORT all addresses
-    /// (repeatable). Without it, there is no page.
+    /// Serve the cluster page at this address; :PORT means all IPv4 addresses, [::]:PORT all
+    /// addresses (repeatable).
     ///
-    /// The page shows all nodes, who holds which GPUs and how well it is placed, what still fits,
-    /// and the latest decisions of this replica. It needs the rights to list and watch
-    /// NodeTopologies and pods. Whoever reaches the address sees the names of all pods that hold
-    /// GPUs: protect it with --web.config.file.
+    /// Needs the rights to list and watch NodeTopologies and pods. The page shows the names of all
+    /// pods with GPUs: protect it with --web.config.file.
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_WEBHOOK_WEB_LISTEN_ADDRESS",
@@ -27,11 +25,10 @@ pub struct WebArgs {
         value_parser = web::address
     )]
     pub listen_addresses: Vec<String>,
-    /// File with TLS, client certificates, passwords and headers of the page, in the format of all
-    /// Prometheus exporters.
+    /// File with TLS, client certificates, passwords and headers of the page.
     ///
-    /// The format: <https://prometheus.io/docs/prometheus/latest/configuration/https/>. The file
-    /// and the certificates that it names are read again when they change.
+    /// See <https://prometheus.io/docs/prometheus/latest/configuration/https/>. Changes need no
+    /// restart.
     #[arg(
         long = "web.config.file",
         env = "NVLINK_WEBHOOK_WEB_CONFIG_FILE",

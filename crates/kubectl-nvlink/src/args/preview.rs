@@ -9,7 +9,7 @@ use super::{ExemptArgs, ScopeArgs};
 /// Flags of `preview`.
 #[derive(Debug, Args)]
 pub struct PreviewArgs {
-    /// Pods and objects with pod templates, YAML or JSON: files, directories, or `-` for stdin.
+    /// Pods or objects with pod templates, YAML or JSON: files, directories, or `-` for stdin.
     #[arg(
         short,
         long = "filename",
@@ -18,13 +18,11 @@ pub struct PreviewArgs {
         required = true
     )]
     pub filenames: Vec<PathBuf>,
-    /// Objects of the cluster: files or directories.
-    ///
-    /// Uses documents of these kinds: DomainClass, Node, NodeTopology (`nvlink-exporter record`
-    /// writes one) and Namespace (its default class, and whether it is exempt).
+    /// Objects of the cluster, files or directories: DomainClasses, Nodes, NodeTopologies (as of
+    /// `nvlink-exporter record`) and Namespaces (default class and exemption).
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub cluster: Vec<PathBuf>,
-    /// Default class for pods that name none, in namespaces that --cluster does not have.
+    /// Default class of namespaces that --cluster does not have.
     #[arg(long, value_name = "CLASS")]
     pub namespace_default: Option<String>,
     /// Namespace of documents that have none.
@@ -32,7 +30,7 @@ pub struct PreviewArgs {
     pub namespace: String,
     /// User who creates the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
     ///
-    /// Applies to pods only: the job controller creates a Job's pods, whoever created the Job.
+    /// Applies to pods, not to templates.
     #[arg(
         long,
         visible_alias = "as",
@@ -40,24 +38,18 @@ pub struct PreviewArgs {
         default_value = "preview"
     )]
     pub user: String,
-    /// Restricted classes that everybody may use; `*` means all.
-    ///
-    /// Without it, only pods of the CI projects that a class lists may use that class.
+    /// Restricted classes that everybody may use, not only their CI projects; `*` means all.
     #[arg(long, value_name = "CLASS", value_delimiter = ',')]
     pub allow_use: Vec<String>,
-    /// Take this class of --cluster to be restricted, and show what is refused because of that, with
-    /// what admits it.
+    /// Treat this class of --cluster as restricted: show what would be refused, and what admits it.
     ///
-    /// Use it before you restrict a class, or to see whom that affects. Pods with a controller are left
-    /// out: the template decides how they are made again.
+    /// Leaves out pods with a controller, whose template decides.
     #[arg(long, value_name = "CLASS")]
     pub restrict: Option<String>,
     /// What to print.
     #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
-    /// Fail (status 1) also if none of the nodes of --cluster can hold a pod.
-    ///
-    /// GPUs that are in use count as free.
+    /// Fail (status 1) also if no node of --cluster could hold a pod with all GPUs free.
     #[arg(long)]
     pub strict: bool,
     /// Namespaces without rules.

@@ -10,11 +10,9 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   What would the queue have done with last month's jobs?
     kubectl nvlink simulate jobs.csv --nodes dgx-h100=4,a100-pcie-pairs=8
-  The same, if jobs communicate for a quarter of their time:
-    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --communication-share 0.25
-  For programs, and as a picture:
-    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 -o json --plot waits.svg
-  Would four more nodes with bridges do?
+  If jobs communicate for a quarter of their time, with a plot:
+    kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --communication-share 0.25 --plot waits.svg
+  Would four more nodes with bridges help?
     kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --nodes dgx-h100=4,a100-pcie-pairs=4
   With the scope, the order and the time limits of a class:
     kubectl nvlink simulate jobs.csv --nodes dgx-h100=4 --class-file class.yaml
@@ -32,32 +30,28 @@ policy. docs/simulate.md explains the policies and the figures.";
 pub struct SimulateArgs {
     /// The trace: a CSV file with a header, or `-` for stdin.
     ///
-    /// Columns, in any order: time (when the job was created), gpus and duration, in seconds;
-    /// optionally project, pattern (default all-reduce) and priority (default 0). Other columns
-    /// are ignored; lines that begin with # are comments. A fraction of a GPU is rounded up,
-    /// because Kubernetes hands out whole GPUs.
+    /// Columns, in any order: time and duration (in seconds), gpus (rounded up);
+    /// optionally project, pattern (default all-reduce), priority (default 0). Other columns and
+    /// lines that begin with # are ignored.
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
-    /// The nodes: profiles of nvlink-exporter's simulator, and how many of each.
-    ///
-    /// Repeat it to compare clusters.
+    /// Profiles of nvlink-exporter's simulator, and how many nodes of each. Repeat it to compare
+    /// clusters.
     #[arg(long, value_name = "PROFILE=COUNT,…", required = true)]
     pub nodes: Vec<ClusterSpec>,
-    /// The class of all jobs: a file with a DomainClass whose pods wait in the queue.
+    /// File with the DomainClass of all jobs, whose pods wait in the queue.
     ///
-    /// The simulation goes by its scopes, order, time limits, waiting cost and quota. Without it, the
-    /// settings are the defaults, except that a job may be anywhere on its node.
+    /// Its scopes, order, time limits, waiting cost and quota apply; without it, the defaults with the
+    /// scope node.
     #[arg(long, value_name = "FILE")]
     pub class_file: Option<PathBuf>,
-    /// Decides what is arbitrary: equal arguments give equal output.
+    /// Seed of arbitrary choices: equal arguments give equal output.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// The share of its traced duration that a job communicates, from 0 to 1.
+    /// Share of its traced duration that a job communicates, from 0 to 1.
     ///
-    /// This part of a job takes as long as traced at the mean speed that `packed` gives to jobs of its
-    /// size and pattern, and longer or shorter on slower or faster GPUs, under every policy. So jobs that
-    /// communicate faster end sooner. A trace does not say the share, so the default is 0: each job
-    /// takes as long as the trace says, wherever it runs.
+    /// This part shrinks or grows with the speed of the job's GPUs, relative to the mean of `packed`
+    /// for its size and pattern. With 0, each job takes as long as the trace says.
     #[arg(
         long,
         value_name = "FRACTION",
@@ -68,7 +62,7 @@ pub struct SimulateArgs {
     /// What to print.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     pub output: ReportFormat,
-    /// Also write a plot of waits and placement qualities to this file, as SVG.
+    /// Also plot waits and placement qualities to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

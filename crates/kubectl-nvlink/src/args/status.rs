@@ -28,11 +28,10 @@ pub struct KubeconfigArgs {
     /// The kubeconfig; default: $KUBECONFIG, else ~/.kube/config, else the service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Act as this user, which needs the right to impersonate; a service account is
-    /// `system:serviceaccount:NAMESPACE:NAME`.
+    /// Impersonate this user; a service account is `system:serviceaccount:NAMESPACE:NAME`.
     #[arg(long = "as", value_name = "USER")]
     pub as_user: Option<String>,
-    /// Act as a member of this group; repeat it for several.
+    /// Impersonate this group (repeatable).
     #[arg(long = "as-group", value_name = "GROUP", requires = "as_user")]
     pub as_groups: Vec<String>,
 }
@@ -62,11 +61,10 @@ pub struct StatusArgs {
     /// Show only this class.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
-    /// Show at most this many domains, and this many jobs; 0 shows all.
+    /// Show at most this many domains and jobs; 0 shows all.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
-    /// Show it again when it changes, until interrupted: in place on a terminal, one block after
-    /// the other elsewhere.
+    /// Show changes until interrupted: in place on a terminal, else one block after the other.
     #[arg(short, long)]
     pub watch: bool,
     /// What to print.
@@ -80,8 +78,8 @@ pub struct StatusArgs {
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The pod: NAME, pod/NAME or NAMESPACE/NAME; or what owns it, such as job/NAME or
-    /// pytorchjob/NAME: of its pods, one that waits, if any does.
+    /// NAME, pod/NAME or NAMESPACE/NAME; or an owner such as job/NAME, for one of its pods, a waiting
+    /// one if possible.
     #[arg(value_name = "POD")]
     pub pod: PodName,
     /// Which cluster and namespace.
