@@ -153,30 +153,36 @@ fn units_agree_with_help_texts_and_values() {
 #[test]
 fn series_md() {
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));
+    let [eight, seventy_two] = views.each_ref().map(|one| one.values().sum::<usize>());
     let mut text = format!(
         "# Series of nvlink-exporter\n\n{GENERATED}\n\n\
-         The number of series is bounded by the hardware and by the containers that hold GPUs. Series of a removed pod disappear.\n\
-         The last two columns are for a node with 8 GPUs of 18 links (NVLink 4), held by 2 containers, \
-         and for 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\n\
-         To have fewer series, leave out the links: with `--no-collector.throughput` and `--no-collector.error`, \
-         `nvlink_gpu_transmit_bytes_total`, `nvlink_gpu_receive_bytes_total` and `nvlink_gpu_errors_total` remain.\n\
-         The number of pairs grows with the square of the number of GPUs: `--no-collector.peer` disables them.\n\n\
-         | name | series per node | 8 GPUs | 72 GPUs |\n|---|---|--:|--:|\n"
+         The hardware and the containers that use GPUs limit the number of series. Series of a removed pod disappear.\n\
+         To have fewer series, leave out the links (`--no-collector.throughput` and `--no-collector.error` keep the totals \
+         `nvlink_gpu_…`) and the pairs of GPUs (`--no-collector.peer`).\n\n\
+         The list shows how many series of each metric a node has. In parentheses is their sum for 8 GPUs of 18 links (NVLink 4), \
+         used by 2 containers, and for 72 GPUs of 18 links (NVLink 5) on one node, used by 9; all metrics together have {eight} \
+         and {seventy_two}.\n\n"
     );
+    // A row has all families with the same number of series, in the place of the first of them.
+    let mut rows: Vec<(&str, Vec<String>, [usize; 2])> = Vec::new();
     for family in FAMILIES {
         let name = family.sample_name();
         let counts = views
             .each_ref()
             .map(|one| one.get(&name).copied().unwrap_or(0));
-        writeln!(
-            text,
-            "| `{name}` | {} | {} | {} |",
-            family.series, counts[0], counts[1]
-        )
-        .unwrap();
+        let row = rows.iter().position(|(each, ..)| *each == family.series);
+        let row = row.unwrap_or_else(|| {
+            rows.push((family.series, Vec::new(), [0; 2]));
+            rows.len() - 1
+        });
+        let (_, names, sums) = &mut rows[row];
+        names.push(format!("`{name}`"));
+        *sums = [sums[0] + counts[0], sums[1] + counts[1]];
     }
-    let [eight, seventy_two] = views.map(|one| one.values().sum::<usize>());
-    writeln!(text, "| all | | {eight} | {seventy_two} |").unwrap();
+    for (each, names, [eight, seventy_two]) in rows {
+        let names = names.join(", ");
+        writeln!(text, "- {each}: {names} ({eight}, {seventy_two})").unwrap();
+    }
     compare("series.md", &text);
 }
 

@@ -21,10 +21,6 @@ const AFTER: u32 = 75;
 pub(super) struct Scenario {
     /// The golden file.
     pub(super) name: &'static str,
-    /// The first cell of the table.
-    pub(super) title: &'static str,
-    /// The last one: what somebody must do.
-    pub(super) action: &'static str,
     pub(super) machines: Vec<Machine>,
     pub(super) replicas: Vec<Replica>,
     pub(super) minutes: u32,
@@ -37,13 +33,11 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
-    fn new(name: &'static str, title: &'static str, action: &'static str, minutes: u32) -> Self {
+    fn new(name: &'static str, minutes: u32) -> Self {
         let mut replicas: Vec<_> = ["10.2.0.1:8080", "10.2.0.2:8080"].map(Replica::new).into();
         replicas[0].leads = Some(0);
         Self {
             name,
-            title,
-            action,
             machines: fleet(),
             replicas,
             minutes,
@@ -124,12 +118,7 @@ fn fleet() -> Vec<Machine> {
 /// A board and a tray are drained and rebooted for maintenance, which takes 18 minutes.
 pub(super) fn reboot() -> Scenario {
     let end = START + 30;
-    let mut this = Scenario::new(
-        "reboot",
-        "a maintenance reboot of two nodes",
-        "",
-        end + AFTER,
-    );
+    let mut this = Scenario::new("reboot", end + AFTER);
     for name in ["gpu-042", "rack1-tray07"] {
         let life = vec![
             (0, State::Busy),
@@ -149,8 +138,7 @@ pub(super) fn reboot() -> Scenario {
 pub(super) fn driver() -> Scenario {
     let batches = (BOARDS + RACKS * TRAYS).div_ceil(10);
     let minutes = START + 10 * batches + AFTER;
-    let title = "a new driver on all nodes, ten at a time";
-    let mut this = Scenario::new("driver", title, "", minutes);
+    let mut this = Scenario::new("driver", minutes);
     for (number, machine) in this.machines.iter_mut().enumerate() {
         let start = START + number as u32 / 10 * 10;
         let away = match machine.kind {
@@ -175,8 +163,7 @@ pub(super) fn driver() -> Scenario {
 pub(super) fn programs() -> Scenario {
     let waves = 11;
     let minutes = START + 2 * waves + AFTER;
-    let title = "a new version of both programs";
-    let mut this = Scenario::new("programs", title, "", minutes);
+    let mut this = Scenario::new("programs", minutes);
     let old = std::mem::take(&mut this.machines);
     for (number, mut machine) in old.into_iter().enumerate() {
         let start = START + 2 * (number as u32 / 20);
@@ -212,9 +199,7 @@ pub(super) fn programs() -> Scenario {
 pub(super) fn weekend() -> Scenario {
     const HOUR: u32 = 60;
     let monday = 67 * HOUR;
-    let title = "a weekend: 60 % of the jobs end, 20 % idle until Monday";
-    let action = "end the jobs that idle";
-    let mut this = Scenario::new("weekend", title, action, monday + 4 * HOUR);
+    let mut this = Scenario::new("weekend", monday + 4 * HOUR);
     // NvlinkGpusIdle reads what is recorded every five minutes, and NvlinkJobSlow a day of it: of more nodes, that would
     // be more samples than promtool allows. Messages are by namespace, so more nodes make no more of them.
     (this.interval, this.scrape) = (5, 2);
@@ -238,9 +223,7 @@ pub(super) fn weekend() -> Scenario {
 /// One of the nine switch trays of a rack fails, and is replaced after 80 minutes: each GPU of the rack lacks two links.
 pub(super) fn tray() -> Scenario {
     let end = START + 80;
-    let title = "a switch tray of a rack fails, and is replaced";
-    let action = "look at the switch tray of the rack";
-    let mut this = Scenario::new("tray", title, action, end + AFTER);
+    let mut this = Scenario::new("tray", end + AFTER);
     for machine in this.machines.iter_mut().filter(|machine| machine.rack == 1) {
         machine
             .life
@@ -262,9 +245,7 @@ pub(super) fn tray() -> Scenario {
 pub(super) fn flap() -> Scenario {
     let times = 15;
     let end = START + 12 * times;
-    let title = "a link that comes and goes for three hours";
-    let action = "drain the node and reset the GPU";
-    let mut this = Scenario::new("flap", title, action, end + AFTER);
+    let mut this = Scenario::new("flap", end + AFTER);
     let downs = (0..times).map(|number| START + 12 * number);
     let mut life = vec![(0, State::Busy)];
     life.extend(
@@ -286,9 +267,7 @@ pub(super) fn flap() -> Scenario {
 /// a third one fails and works again. A node reboots, and a rack's jobs end.
 pub(super) fn away() -> Scenario {
     let (from, to) = (START, START + 120);
-    let title = "Prometheus is away for two hours";
-    let action = "look at the two links";
-    let mut this = Scenario::new("away", title, action, to + AFTER);
+    let mut this = Scenario::new("away", to + AFTER);
     this.unwatched = from..to;
     this.live("gpu-017", vec![(0, State::Busy), (20, State::Broken)]);
     this.live(

@@ -88,36 +88,3 @@ fn of(message: &Message) -> (&str, String) {
     };
     (&message.receiver, group)
 }
-
-/// Returns the row of docs/alerts.md.
-pub(super) fn row(title: &str, action: &str, messages: &[Message]) -> String {
-    let firing = messages.iter().filter(|message| message.status == "firing");
-    let firing = firing.count();
-    let groups: Vec<_> = messages.chunk_by(|a, b| of(a) == of(b)).collect();
-    let cell = |cells: BTreeSet<String>| {
-        let cells: Vec<String> = cells.into_iter().collect();
-        cells.join(", ")
-    };
-    let by = groups.iter().map(|same| {
-        let names: Vec<_> = same[0]
-            .group_labels
-            .keys()
-            .map(|name| format!("`{name}`"))
-            .collect();
-        let by = if names.is_empty() {
-            "fabric".to_owned()
-        } else {
-            names.join(" and ")
-        };
-        format!("`{}` by {by}", same[0].receiver)
-    });
-    let alerts = messages.iter().flat_map(|message| &message.alerts);
-    let alerts = alerts.map(|alert| alert.label("alertname").to_owned());
-    format!(
-        "| {title} | {firing} | {} | {} | {} | {} | {action} |",
-        messages.len() - firing,
-        groups.len(),
-        cell(by.collect()),
-        cell(alerts.collect()),
-    )
-}
