@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nvlink_planner::{
     Action, Availability, Class, Deadline, Job, Member, Millis, Name, NodeState, Planner, PodState,
-    Release, Settings, UsualRun, Waiting,
+    Release, Settings, UsualRun,
 };
 use nvlink_topology::GpuSet;
 

@@ -164,7 +164,7 @@ fn with_all_rights(cluster: &Cluster) {
         (&json!("train"), &json!(1)),
         "{status:#}"
     );
-    assert_eq!(job["reason"], "Full", "{status:#}");
+    assert_eq!(job["reason"], "Insufficient", "{status:#}");
     assert_eq!(status.get("notes"), None, "{status:#}");
     // In the namespace of the context, nothing waits.
     assert!(
@@ -182,7 +182,7 @@ fn with_all_rights(cluster: &Cluster) {
         assert!(explained.contains(part), "{part}: {explained}");
     }
     let same = plugin.run(&["explain", "pod/train", "-n", "team", "-o", "yaml"]);
-    assert!(same.contains("reason: Full"), "{same}");
+    assert!(same.contains("reason: Insufficient"), "{same}");
     let holder = plugin.run(&["explain", "others/holder"]);
     assert!(holder.contains("It holds GPUs 0-5, in domain"), "{holder}");
     errors(&plugin);

@@ -116,7 +116,7 @@ async fn the_search_finds_waiting_jobs_and_all_their_pods() {
     let page = filled();
     for (query, found) in [
         ("", "next other gang-a"),
-        ("reason:full", "next other"),
+        ("reason:insufficient", "next other"),
         ("class:high+is:waiting", "next gang-a"),
         ("pod:ci/gang-b", "gang-b"),
         ("pod:ci/train", ""),

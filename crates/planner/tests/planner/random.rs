@@ -1,8 +1,8 @@
 //! Random sequences of what happens to a cluster.
 
 use nvlink_planner::{
-    Availability, Class, Deadline, Estimate, Job, Millis, Name, NodeState, OnTimeout, Round,
-    Settings,
+    Availability, Class, Deadline, Estimate, Job, Millis, Name, NodeState, OnTimeout, Reason,
+    Round, Settings, Waiting,
 };
 use nvlink_topology::{Fabric, Scope};
 use proptest::prelude::*;
@@ -195,7 +195,12 @@ impl Chaos {
             self.world.now += 1_000;
             let round = self.world.step();
             // A gang may be too large for its scope. Nobody else may wait any longer.
-            if round.waiting.iter().all(|one| one.reason.is_never()) {
+            let now = self.world.now;
+            let may_wait = |one: &Waiting| {
+                let spreads = one.reason == Reason::Spreads;
+                one.reason.is_never() || spreads && one.deadline.is_some_and(|end| end.at > now)
+            };
+            if round.waiting.iter().all(may_wait) {
                 return;
             }
         }

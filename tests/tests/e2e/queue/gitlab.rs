@@ -95,7 +95,7 @@ fn the_log_of_a_job_says_why_it_waits_and_why_it_was_rejected() {
         &[
             waits,
             "\tSchedulingGated: ",
-            "\tFull: \"it needs 4 GPUs in one NVLink domain, and none is free; position 1 of class line; fails if it still waits at ",
+            "\tInsufficient: \"it needs 4 GPUs in one NVLink domain, and none is free; position 1 of class line; fails if it still waits at ",
             "UTC, and its GPUs are not expected to be free before ",
             "WARNING: Event retrieved from the cluster: the pod waited 10s in the queue of class \"line\", which is as long as it may: it needs 4 GPUs in one NVLink domain, and none is free. Start the job again later; to let jobs wait longer, an administrator raises placement.queueTimeout of class \"line\"\n",
             "ERROR: Job failed (system failure): prepare environment: waiting for pod running: pod status is failed.",
