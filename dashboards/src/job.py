@@ -161,6 +161,17 @@ def bandwidth() -> list:
             no_value="not known",
         ),
         panels.lines(
+            "Work without NVLink",
+            "How busy the least busy GPU of each pod is, and its NVLink utilization. GPUs that work while their NVLinks are idle fell back to PCIe or the network: see NvlinkJobSlow. Needs dcgm-exporter.",
+            [
+                (f"pod:nvlink_gpu_activity:min{{{JOB}}}", "{{namespace}}/{{pod}} GPUs"),
+                (f"pod:nvlink_utilization:ratio{{{JOB}}} and on (cluster, namespace, pod) pod:nvlink_gpu_activity:min", "{{namespace}}/{{pod}} NVLink"),
+            ],
+            RATIO,
+            most=1,
+            no_value="not known",
+        ),
+        panels.lines(
             "Quality by pod",
             "Quality against the empty node. It changes only when the links of the node do: a step down is a link that failed.",
             [(quality("node"), "{{namespace}}/{{pod}}")],

@@ -16,6 +16,7 @@ mod browser;
 pub mod certificates;
 pub mod controlplane;
 pub mod dashboards;
+pub mod dcgm;
 mod device_plugin;
 mod exporter;
 mod faulty;

@@ -5,6 +5,7 @@ use std::{fmt::Write, sync::Arc, time::Instant};
 
 use anyhow::Result;
 use axum::{Router, http::Uri};
+use nvlink_tests::dcgm::dcgm;
 use tokio::{net::TcpListener, runtime::Runtime};
 
 /// Pods of each node without GPUs: daemons and services.
@@ -19,14 +20,15 @@ pub(crate) struct Foreign {
     _server: Runtime,
 }
 
-/// A node, and the pods on it: namespace and name.
+/// A node, the pods on it (namespace and name), and the UUIDs of its GPUs.
 pub(crate) struct Machine {
     pub(crate) node: String,
     pub(crate) pods: Vec<(String, String)>,
+    pub(crate) gpus: Vec<String>,
 }
 
 impl Foreign {
-    /// `/node/NAME` is the node_exporter of a node, `/state` is kube-state-metrics, `/api` the API
+    /// `/node/NAME` is the node_exporter and dcgm-exporter of a node, `/state` is kube-state-metrics, `/api` the API
     /// server, `/collectives` what an exporter says about benchmarks.
     pub(crate) fn start(machines: Vec<Machine>) -> Result<Self> {
         let server = tokio::runtime::Builder::new_multi_thread()
@@ -54,7 +56,12 @@ impl Foreign {
 fn text(path: &str, machines: &[Machine], seconds: f64) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
     match path.strip_prefix("/node/") {
-        Some(node) => machine(&mut out, node, seconds)?,
+        Some(node) => {
+            machine(&mut out, node, seconds)?;
+            let of_node = machines.iter().find(|one| one.node == node);
+            let gpus = of_node.map_or(&[][..], |one| &one.gpus);
+            out.push_str(&dcgm(node, gpus, 0.9, BYTES_PER_SECOND));
+        }
         None if path == "/state" => {
             for one in machines {
                 state(&mut out, one)?;
@@ -98,7 +105,7 @@ fn machine(out: &mut String, node: &str, seconds: f64) -> std::fmt::Result {
     Ok(())
 }
 
-fn state(out: &mut String, Machine { node, pods }: &Machine) -> std::fmt::Result {
+fn state(out: &mut String, Machine { node, pods, .. }: &Machine) -> std::fmt::Result {
     writeln!(
         out,
         r#"kube_node_status_allocatable{{node="{node}",resource="nvidia_com_gpu",unit="integer"}} 8"#

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use nvlink_tests::{
-    ControlPlane, Exporter, Kubectl, Kubelet, Node, Prometheus, Rules, Webhook, http,
-    kubelet::Container, node, programs, webhook::install_crds,
+    ControlPlane, Exporter, Kubectl, Kubelet, Node, Prometheus, Rules, Webhook, dcgm, http,
+    kubelet::Container, node, webhook::install_crds,
 };
 use serde_json::{Value, json};
 
@@ -86,6 +86,7 @@ pub(crate) fn take(readers: &Readers) -> Result<Template> {
     let machines = nodes.iter().map(|one| Machine {
         node: one.name.clone(),
         pods: one.pods.clone(),
+        gpus: one.gpus.clone(),
     });
     let foreign = Foreign::start(machines.collect())?;
     let webhooks = [
@@ -131,6 +132,7 @@ struct SampleNode {
     name: String,
     /// Namespace and name.
     pods: Vec<(String, String)>,
+    gpus: Vec<String>,
     exporter: Exporter,
     _kubelet: Kubelet,
 }
@@ -151,7 +153,8 @@ impl SampleNode {
         ];
         let exporter = Exporter::publishing(plane.kubeconfig(), &name, &arguments)?;
         // After the exporter has started, so that it knows what was free for them.
-        let mut free = uuids(&name)?;
+        let uuids = dcgm::uuids("dgx-h100", &name)?;
+        let mut free = uuids.clone();
         let mut pods = Vec::new();
         for (index, &gpus) in KINDS[kind].pods.iter().enumerate() {
             let pod = format!("{JOB}{index}-{name}");
@@ -173,31 +176,11 @@ impl SampleNode {
         Ok(Self {
             name,
             pods,
+            gpus: uuids,
             exporter,
             _kubelet: kubelet,
         })
     }
-}
-
-fn uuids(node: &str) -> Result<Vec<String>> {
-    let arguments = [
-        "topology",
-        "--source",
-        "sim:dgx-h100",
-        "--node-name",
-        node,
-        "--output",
-        "json",
-    ];
-    let document: Value =
-        serde_json::from_str(&programs::run(programs::EXPORTER, &arguments, "")?)?;
-    let gpus = document["spec"]["gpus"]
-        .as_array()
-        .context("the document has no GPUs")?;
-    let uuid = |gpu: &Value| Some(gpu["uuid"].as_str()?.to_owned());
-    gpus.iter()
-        .map(|gpu| uuid(gpu).context("a GPU has no UUID"))
-        .collect()
 }
 
 /// A pod that is on its node already, as the webhook would have left it.

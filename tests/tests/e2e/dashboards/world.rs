@@ -5,8 +5,8 @@ use std::{fs, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use nvlink_tests::{
-    Allocator, ControlPlane, Exporter, Kubectl, Kubelet, LabNode, MetricsPage, Node, Replica, http,
-    kubelet::Container, node, port, programs, wait_until, webhook::install_crds, workdir,
+    Allocator, ControlPlane, Exporter, Kubectl, Kubelet, LabNode, MetricsPage, Node, Replica, dcgm,
+    http, kubelet::Container, node, port, programs, wait_until, webhook::install_crds, workdir,
 };
 use serde_json::{Map, Value, json};
 
@@ -69,7 +69,7 @@ pub(super) struct World {
     /// The device plugin of a machine.
     devices: Allocator,
     webhook: Replica,
-    /// node_exporter on a node of this name, and where its host has another.
+    /// node_exporter and dcgm-exporter on a node of this name, and where its host has another.
     node_exporters: [MetricsPage; 2],
     kube_state_metrics: MetricsPage,
     // Dropped last.
@@ -106,7 +106,7 @@ impl World {
             machines,
             devices,
             webhook,
-            node_exporters: [node_exporter("mesh")?, node_exporter("ip-10-0-0-1")?],
+            node_exporters: [host("mesh")?, host("ip-10-0-0-1")?],
             kube_state_metrics: MetricsPage::start(|_| {
                 let labels = r#"namespace="monitoring",pod="node-exporter-mesh",node="mesh""#;
                 format!("kube_pod_info{{{labels}}} 1\n")
@@ -376,16 +376,20 @@ fn api_server(kubectl: &Kubectl) -> Result<Target> {
     })
 }
 
-/// Starts what node_exporter would serve on a host of this name.
-fn node_exporter(host: &'static str) -> Result<MetricsPage> {
+/// Starts what node_exporter and dcgm-exporter would serve on a host of this name, which is node `mesh`.
+fn host(host: &'static str) -> Result<MetricsPage> {
+    let gpus = dcgm::uuids("dgx1-v100", "mesh")?;
+    let gpus = dcgm::dcgm(host, &gpus, 0.9, 1e8);
     MetricsPage::start(move |since| {
         let bytes = 1e9 * since.as_secs_f64();
-        format!(
+        let mut page = format!(
             "node_uname_info{{nodename=\"{host}\"}} 1\n\
              node_network_transmit_bytes_total{{device=\"eth0\"}} {bytes}\n\
              node_network_transmit_bytes_total{{device=\"lo\"}} 1\n\
              node_infiniband_port_data_transmitted_bytes_total{{device=\"mlx5_0\",port=\"1\"}} {bytes}\n"
-        )
+        );
+        page.push_str(&gpus);
+        page
     })
 }
 
