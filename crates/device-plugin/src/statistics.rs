@@ -1,6 +1,9 @@
 //! The metrics of the process.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use prometheus_client::{
     encoding::text,
@@ -109,6 +112,17 @@ impl Statistics {
             "node_info",
             "The node of this program; always 1",
             self.node.clone(),
+        );
+        // A process that crashes again and again is registered once each time: its counter shows no change.
+        let start = Gauge::<i64>::default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_secs());
+        start.set(i64::try_from(now).unwrap_or(i64::MAX));
+        registry.register_with_unit(
+            "start_timestamp",
+            "When this process started, since the epoch",
+            Unit::Seconds,
+            start,
         );
         registry.register(
             "graph_known",
