@@ -1,5 +1,7 @@
 //! What a waiting pod shows, and whether a reader would notice that it has changed. Pure.
 
+use std::fmt;
+
 use k8s_openapi::jiff::Timestamp;
 use nvlink_api::pod;
 use nvlink_planner::{Deadline, Eta, Millis, Reason, Waiting};
@@ -74,6 +76,15 @@ pub enum NoDriver {
     NoClass(Box<str>),
     /// No ResourceSlice lists a GPU.
     NoSlice,
+}
+
+impl fmt::Display for NoDriver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoClass(name) => write!(out, "the queue sees no DeviceClass {name}"),
+            Self::NoSlice => out.write_str("no ResourceSlice lists a GPU"),
+        }
+    }
 }
 
 /// The pod that shows it.
@@ -334,12 +345,8 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
 }
 
 fn no_driver(why: &NoDriver, class: &str) -> String {
-    let lacks = match why {
-        NoDriver::NoClass(name) => format!("the queue sees no DeviceClass {name}"),
-        NoDriver::NoSlice => "no ResourceSlice lists a GPU".to_owned(),
-    };
     format!(
-        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {lacks}: unless the nodes are yet to come, an administrator installs NVIDIA's DRA driver for GPUs and lets the queue see it, or uses another devices.mapping"
+        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {why}: unless the nodes are yet to come, an administrator installs NVIDIA's DRA driver for GPUs and lets the queue see it, or uses another devices.mapping"
     )
 }
 

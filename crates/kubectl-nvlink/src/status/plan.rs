@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_admission::decide::Settings;
-use nvlink_api::class::GPU;
+use nvlink_api::class::{Class, GPU};
 use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
 use nvlink_planner::{Job, Name, Planner, Round, Waiting};
 use nvlink_queue::{
@@ -94,6 +94,12 @@ impl Plan {
             reach: job.reach(),
             grows: self.grows(&waiting.job),
         })
+    }
+
+    /// Returns why the claims of a class get no GPUs, as far as that may be known.
+    pub(super) fn lacks_driver(&self, class: &Class) -> Option<String> {
+        let why = self.feed.lacks_driver(class)?;
+        self.sees_drivers.then(|| why.to_string())
     }
 
     /// Returns the reason for which a job waits as one word.

@@ -77,6 +77,9 @@ pub struct ClassRow {
     /// The most GPUs that are free in one domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_free: Option<u32>,
+    /// Why its pods get none of the GPUs of its nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_driver: Option<String>,
 }
 
 /// A domain on one node.
@@ -247,7 +250,8 @@ fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassR
             .filter(|row| row.class == name)
             .collect::<Vec<_>>()
     });
-    let sets = Sets::of_any(class.into_iter().filter_map(|class| class.as_ref().ok()));
+    let usable = class.and_then(|class| class.as_ref().ok());
+    let sets = Sets::of_any(usable.into_iter());
     let mut together: BTreeMap<&str, u32> = BTreeMap::new();
     let mut largest = 0;
     for (node, domain) in nodes().flat_map(Node::each_domain) {
@@ -264,16 +268,22 @@ fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassR
         };
         largest = free.max(largest);
     }
+    let plan = state.plan.as_ref();
+    let no_driver = plan
+        .zip(usable)
+        .and_then(|(plan, class)| plan.lacks_driver(class));
+    let can_get = |free: u32| if no_driver.is_some() { 0 } else { free };
     ClassRow {
         name: name.to_owned(),
         broken: class.and_then(|class| class.as_ref().err().cloned()),
         nodes: known.then(|| nodes().count()),
         gpus: known.then(|| nodes().map(|node| node.capacity).sum()),
         free: (known && (topologies || known_pods))
-            .then(|| nodes().filter_map(|node| node.free(&sets)).sum()),
+            .then(|| can_get(nodes().filter_map(|node| node.free(&sets)).sum())),
         waiting: waiting.as_ref().map(Vec::len),
         waiting_gpus: waiting.map(|rows| rows.iter().map(|row| row.gpus).sum()),
-        largest_free: (known && topologies).then_some(largest),
+        largest_free: (known && topologies).then_some(can_get(largest)),
+        no_driver,
     }
 }
 

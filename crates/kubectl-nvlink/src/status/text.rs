@@ -169,9 +169,11 @@ fn class_table(rows: &[ClassRow], width: Option<usize>) -> String {
             known(row.free),
             known(row.waiting),
             known(row.largest_free),
-            row.broken
-                .as_ref()
-                .map_or_else(String::new, |why| format!("broken: {why}")),
+            match (&row.broken, &row.no_driver) {
+                (Some(why), _) => format!("broken: {why}"),
+                (None, Some(why)) => format!("no pod gets a GPU: {why}"),
+                (None, None) => String::new(),
+            },
         ]
     });
     table(&columns, &lines.collect::<Vec<_>>(), width)

@@ -145,7 +145,17 @@ impl Feed {
     pub(super) fn no_driver(&self, job: &Name) -> Option<NoDriver> {
         let member = self.pods_of(job).find_map(|pod| self.member(pod))?;
         let class = self.classes.get(&member.class)?.as_ref().ok()?;
-        if class.mapping != Mapping::Claim || member.grows {
+        match member.grows {
+            true => None,
+            false => self.lacks_driver(class),
+        }
+    }
+
+    /// Returns why claims of a class get no GPUs on any node that exists; `None` if they might, or if the
+    /// class gives GPUs otherwise.
+    #[must_use]
+    pub fn lacks_driver(&self, class: &Class) -> Option<NoDriver> {
+        if class.mapping != Mapping::Claim {
             return None;
         }
         let devices = self.gpus.devices();

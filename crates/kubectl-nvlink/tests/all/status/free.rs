@@ -68,6 +68,7 @@ fn claimed() -> Objects {
         nodes: Kind::of([node("mig", "nvswitch"), node("bare", "nvswitch")]),
         topologies: Kind::of([published("mig", &[]), published("bare", &[])]),
         slices: Kind::of([slice("mig", 6)]),
+        device_classes: Kind::of([json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})]),
         pods: Kind::of([waiting(claiming(train, 8))]),
         ..Objects::default()
     }
@@ -102,6 +103,31 @@ fn gpus_that_no_claim_can_get_are_not_free() {
     let train = explained(&objects, "ml", "train");
     assert_eq!(could(&train), [("mig", Some(6))]);
     assert!(train.messages[0].contains("at most 6"), "{train:?}");
+}
+
+/// Whatever is free on its nodes, no pod of the class gets a GPU.
+#[test]
+fn a_class_whose_claims_get_no_gpus_has_none_free() {
+    let without = |objects: Objects, why: &str| {
+        let all = report(&objects, &Query::default());
+        let class = &all.classes.as_ref().unwrap()[0];
+        assert_eq!((class.free, class.largest_free), (Some(0), Some(0)));
+        let text = all.text(Some(120));
+        assert!(
+            text.contains(&format!("no pod gets a GPU: {why}\n")),
+            "{text}"
+        );
+    };
+    let no_class = Objects {
+        device_classes: Kind::of([]),
+        ..claimed()
+    };
+    without(no_class, "the queue sees no DeviceClass gpu.nvidia.com");
+    let no_slice = Objects {
+        slices: Kind::of([]),
+        ..claimed()
+    };
+    without(no_slice, "no ResourceSlice lists a GPU");
 }
 
 /// Pods of another class get the GPUs of the node from its device plugin.
