@@ -49,7 +49,8 @@ const CONTROLLERS: [&str; 11] = [
 ];
 
 /// The controllers that pods need besides, once they run.
-const CONTROLLERS_FOR_KUBELETS: [&str; 5] = [
+const CONTROLLERS_FOR_KUBELETS: [&str; 6] = [
+    "clusterrole-aggregation-controller", // users may then be bound to the ClusterRole edit
     "disruption-controller",
     "endpoints-controller", // by which API servers before 1.31 find webhooks in pods
     "endpointslice-controller",
