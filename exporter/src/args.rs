@@ -200,13 +200,7 @@ pub struct TopologyArgs {
     pub source: SourceArgs,
 
     /// Output format
-    #[arg(
-        long,
-        short,
-        env = "NVLINK_EXPORTER_TOPOLOGY_OUTPUT",
-        default_value = "table",
-        value_enum
-    )]
+    #[arg(long, short, default_value = "table", value_enum)]
     pub output: TopologyFormat,
 }
 
@@ -224,13 +218,12 @@ pub struct RecordArgs {
     pub source: SourceArgs,
 
     /// File to write [default: standard output]
-    #[arg(long, env = "NVLINK_EXPORTER_RECORD_TO", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 
     /// Number of samples of counters and health, which `--source file:` replays
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_RECORD_SAMPLES",
         default_value = "1",
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
@@ -240,7 +233,6 @@ pub struct RecordArgs {
     /// Time between two samples
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_RECORD_INTERVAL",
         default_value = "1s",
         value_name = "DURATION",
         value_parser = duration::flag
@@ -264,41 +256,31 @@ pub struct PlaceArgs {
     pub source: SourceArgs,
 
     /// Number of GPUs
-    #[arg(long, short, value_name = "K", env = "NVLINK_EXPORTER_PLACE_GPUS")]
+    #[arg(long, short, value_name = "K")]
     pub gpus: usize,
 
     /// GPUs that may be used, such as 0,1,4-7 [default: those that the recording does not allocate]
-    #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_FREE")]
+    #[arg(long, value_name = "LIST")]
     pub free: Option<Gpus>,
 
     /// GPUs that the placement must include
-    #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_REQUIRE")]
+    #[arg(long, value_name = "LIST")]
     pub require: Option<Gpus>,
 
     /// Communication pattern: all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2
-    #[arg(
-        long,
-        default_value = "all-reduce",
-        env = "NVLINK_EXPORTER_PLACE_PATTERN"
-    )]
+    #[arg(long, default_value = "all-reduce")]
     pub pattern: Pattern,
 
     /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node, as for wider scopes
-    #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
+    #[arg(long, default_value = "node")]
     pub scope: Scope,
 
     /// Broken GPUs: avoid, last (use as few as possible) or ignore the marks
-    #[arg(long, default_value = "last", env = "NVLINK_EXPORTER_PLACE_BROKEN")]
+    #[arg(long, default_value = "last")]
     pub broken: BrokenGpus,
 
     /// Output format
-    #[arg(
-        long,
-        short,
-        default_value = "table",
-        value_enum,
-        env = "NVLINK_EXPORTER_PLACE_OUTPUT"
-    )]
+    #[arg(long, short, default_value = "table", value_enum)]
     pub output: PlaceFormat,
 }
 

@@ -244,7 +244,7 @@ pub struct TlsArgs {
     pub certificate_days: u16,
     /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
     ///
-    /// Without it, everybody who reaches the port can find out which users may use which class. See
+    /// Without it, anyone who reaches the port can find out which users may use which class. See
     /// docs/operations.md for the API servers' AdmissionConfiguration.
     #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,

@@ -58,7 +58,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     print(&format!("released {released} waiting pods\n"))?;
     if failed > 0 {
         print(&format!(
-            "failed {failed} waiting pods with the reason {REMOVED}: nobody will make the claims by which they get GPUs\n"
+            "failed {failed} waiting pods with the reason {REMOVED}: without the queue, the claims that give them GPUs are not created\n"
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -88,7 +88,7 @@ async fn drain() -> anyhow::Result<Drained> {
         last = pass.error.map_or(last, Err);
         tokio::time::sleep(PAUSE).await;
     }
-    last.and_then(|()| bail!("new pods keep waiting: who restores the registration {NAME}?"))
+    last.and_then(|()| bail!("new pods keep waiting: find out what restores the MutatingWebhookConfiguration {NAME}"))
 }
 
 /// The reason in the status of a pod that cannot start without the queue.

@@ -183,7 +183,7 @@ pub struct ExemptArgs {
     /// Namespaces whose pods are not checked, besides kube-system: the webhook's own namespace and
     /// those of the platform's daemons, such as gpu-operator.
     ///
-    /// Name only existing namespaces: without the policies, everybody who may create one of that
+    /// Name only existing namespaces: without the policies, anyone who may create one of that
     /// name can create unchecked pods in it. With a restricted class, daemons that use GPUs without
     /// the device plugin are refused elsewhere: see docs/operations.md.
     #[arg(

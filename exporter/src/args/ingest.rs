@@ -70,36 +70,24 @@ pub struct IngestArgs {
     /// Exit with status 1 if the bus bandwidth, divided by that of --against, is lower
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_INGEST_MIN_RATIO",
         value_name = "RATIO",
         value_parser = ratio
     )]
     pub min_ratio: Option<f64>,
 
     /// What --min-ratio compares with
-    #[arg(
-        long,
-        env = "NVLINK_EXPORTER_INGEST_AGAINST",
-        default_value = "model",
-        value_enum
-    )]
+    #[arg(long, default_value = "model", value_enum)]
     pub against: Against,
 
     /// Also write a summary of at most 4096 bytes, for a container's termination message
     ///
     /// The exporter reads it from pods of its namespace with the label
     /// nvlink-domains.io/benchmark=true.
-    #[arg(long, env = "NVLINK_EXPORTER_INGEST_SUMMARY", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
 
     /// Output format
-    #[arg(
-        long,
-        short,
-        env = "NVLINK_EXPORTER_INGEST_OUTPUT",
-        default_value = "table",
-        value_enum
-    )]
+    #[arg(long, short, default_value = "table", value_enum)]
     pub output: IngestFormat,
 }
 
@@ -107,21 +95,20 @@ pub struct IngestArgs {
 #[derive(Debug, Args)]
 pub struct PlaceFlags {
     /// Topology of a node of the runs, as for `topology`: gives --path and the model's expectation
-    #[arg(long, env = "NVLINK_EXPORTER_INGEST_SOURCE", value_name = "SOURCE")]
+    #[arg(long, value_name = "SOURCE")]
     pub source: Option<SourceSpec>,
 
     /// Collective, such as all_reduce
-    #[arg(long, env = "NVLINK_EXPORTER_INGEST_COLLECTIVE", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub collective: Option<Collective>,
 
     /// GPU model, such as "NVIDIA H100 80GB HBM3"
-    #[arg(long, env = "NVLINK_EXPORTER_INGEST_MODEL", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
 
     /// Number of GPUs
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_INGEST_GPUS",
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
@@ -130,7 +117,6 @@ pub struct PlaceFlags {
     /// Number of nodes
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_INGEST_NODES",
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
@@ -139,20 +125,13 @@ pub struct PlaceFlags {
     /// Slowest path between two GPUs of a node: NVLINK, PIX, PXB, PHB, NODE or SYS
     #[arg(
         long,
-        env = "NVLINK_EXPORTER_INGEST_PATH",
         value_name = "CLASS",
         value_parser = path
     )]
     pub path: Option<PathClass>,
 
     /// Whether the model expects NVSwitches to reduce an all_reduce (NVLS)
-    #[arg(
-        long,
-        env = "NVLINK_EXPORTER_INGEST_NVLS",
-        default_value = "auto",
-        value_name = "WHETHER",
-        value_enum
-    )]
+    #[arg(long, default_value = "auto", value_name = "WHETHER", value_enum)]
     pub nvls: NvlsFlag,
 }
 

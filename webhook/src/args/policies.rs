@@ -9,13 +9,13 @@ use super::ExemptArgs;
 #[derive(Debug, Args)]
 pub struct PoliciesArgs {
     /// Name the policies of the cluster that are missing or changed.
-    #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
+    #[arg(long)]
     pub check: bool,
     /// Like --check, with a unified diff.
-    #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
+    #[arg(long)]
     pub diff: bool,
     /// Print the cluster's ClassIndex, which the policies read: apply it where no controller does.
-    #[arg(long, env = "NVLINK_WEBHOOK_INDEX", conflicts_with_all = ["check", "diff"])]
+    #[arg(long, conflicts_with_all = ["check", "diff"])]
     pub index: bool,
     /// Namespace of the webhook, whose service accounts the policies limit.
     #[arg(
