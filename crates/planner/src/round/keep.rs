@@ -28,13 +28,13 @@ use crate::{
 /// A place is kept for a job at the latest after so long for each node that it needs: two days.
 ///
 /// While a place is kept, what is free of it is idle until the last pod there has ended: see the
-/// comparison of disciplines in docs/simulate.md.
+/// comparison in docs/simulate-reference.md.
 pub(crate) const LONGEST: Millis = 48 * 3_600_000;
 /// A place is kept at the earliest after this for each node: ten minutes.
 const SHORTEST: Millis = 600_000;
 /// A place is kept once the job has waited so many times as long as the pods of its class
 /// usually run ([`crate::Class::usual_run`]), for each node that it needs: 20, see the comparison
-/// of disciplines in docs/simulate.md.
+/// in docs/simulate-reference.md.
 const TIMES: Millis = 20;
 
 /// How long jobs wait before a place is kept for them: by the nodes that they may use, the most
