@@ -43,10 +43,11 @@ pub enum Command {
     /// Reasons: Insufficient (too few GPUs are free in one place), Fragmented (enough are free on a
     /// node, but not together), Resources (not enough CPU or memory beside free GPUs), Behind (the
     /// free ones are for jobs ahead), Quota (the project uses its quota), Better (a better place is
-    /// worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not report),
-    /// Impossible (not even an empty node can run it), Spreads (the same, but it starts without a
-    /// common domain at its timeout), Starting (its GPUs are free now), Timeout (its time in the
-    /// queue is over).
+    /// worth the wait), Incomplete (pods of the gang are missing or gated), Silent (the nodes do
+    /// not report), Refused (the API server refuses to start it), Unaccepted (its class has an
+    /// error), Growing (a node must be added), Impossible (not even an empty node can run it),
+    /// Spreads (the same, but it starts without a common domain at its timeout), Starting (its GPUs
+    /// are free now), Timeout (its time in the queue is over).
     #[command(after_help = "\
 Examples:
   What waits in my namespace, and where is room?
