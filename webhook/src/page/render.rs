@@ -96,7 +96,7 @@ fn search(query: &Query) -> String {
         "<form class=\"search\" role=\"search\" action=\"/\" method=\"get\">\n\
          <label for=\"q\">Find pods, projects, nodes</label> \
          <input id=\"q\" name=\"q\" type=\"search\" value=\"{}\" maxlength=\"500\" autocomplete=\"off\" \
-         spellcheck=\"false\" placeholder=\"pod:ci/train  project:42  node:gpu-1  is:broken\"> \
+         spellcheck=\"false\" placeholder=\"pod:ci/train  project:gitlab.42  node:gpu-1  is:broken\"> \
          <button>Find</button> <span id=\"found\" role=\"status\"></span></form>\n",
         escape(query.text())
     )

@@ -1,5 +1,5 @@
 //! What a fleet of 100 nodes with eight GPUs and 6 racks raises in its daily life, and which messages reach somebody:
-//! `golden/fleet` has all of them, docs/alerts.md has the numbers.
+//! `golden/fleet` has all of them.
 //!
 //! The series are those of the real exporter on simulated machines, in each state that a scenario has; promtool evaluates
 //! the real rules on them, and a real Alertmanager with the routes of the example tells what fires, hundreds of times as
