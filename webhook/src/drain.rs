@@ -88,7 +88,11 @@ async fn drain() -> anyhow::Result<Drained> {
         last = pass.error.map_or(last, Err);
         tokio::time::sleep(PAUSE).await;
     }
-    last.and_then(|()| bail!("new pods keep waiting: find out what restores the MutatingWebhookConfiguration {NAME}"))
+    last.and_then(|()| {
+        bail!(
+            "new pods keep waiting: find out what restores the MutatingWebhookConfiguration {NAME}"
+        )
+    })
 }
 
 /// The reason in the status of a pod that cannot start without the queue.

@@ -67,7 +67,9 @@ impl Readiness {
     #[must_use]
     pub fn obstacle(&self) -> Option<&'static str> {
         if !self.serving.load(Ordering::Relaxed) {
-            return Some("starting (it waits for its certificate, or its caches are not synced yet), or shutting down");
+            return Some(
+                "starting (it waits for its certificate, or its caches are not synced yet), or shutting down",
+            );
         }
         let expired = self.expiry.load(Ordering::Relaxed) <= seconds(SystemTime::now());
         expired.then_some("the certificate has expired: the API server does not accept it")

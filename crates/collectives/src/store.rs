@@ -76,7 +76,14 @@ pub fn update<T>(
 /// When it has no state file, or one that is not valid.
 pub fn read(directory: &Path) -> Result<State, StoreError> {
     let path = directory.join(FILE);
-    let bytes = fs::read(&path).map_err(|error| StoreError::new(&path, error))?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => StoreError::new(
+            &path,
+            "no such file: nvlink-exporter ingest --state creates it in its directory",
+        ),
+        _ => StoreError::new(&path, error),
+    };
+    let bytes = fs::read(&path).map_err(failed)?;
     parse(&bytes).map_err(|reason| StoreError::new(&path, reason))
 }
 

@@ -39,7 +39,15 @@ fn table(text: &mut String, command: &Command, written: &mut Vec<(String, String
         rows.push_str(&row);
         written.push((command.get_name().to_owned(), row));
     }
-    if rows.is_empty() && repeated.is_empty() {
+    let nested = command.get_subcommands();
+    let nested: Vec<_> = nested.filter(|one| one.get_name() != "help").collect();
+    for one in &nested {
+        let places = one.get_positionals().filter_map(Arg::get_value_names);
+        let places: String = places.flatten().map(|place| format!(" {place}")).collect();
+        let (name, about) = (one.get_name(), one.get_about().unwrap());
+        writeln!(text, "- `{name}{places}`: {about}.").unwrap();
+    }
+    if rows.is_empty() && repeated.is_empty() && nested.is_empty() {
         return text.push_str("No flags.\n");
     }
     if !rows.is_empty() {
