@@ -1,6 +1,9 @@
 //! The memory of the leader.
 
-use std::time::Instant;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use nvlink_tests::wait_until;
@@ -16,9 +19,18 @@ const GOAL: f64 = 256.0;
 /// Lets `count` more pods wait, and prints how much memory that takes.
 pub(crate) fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let waiting = || cluster.metric("nvlink_webhook_queue_waiting_pods");
+    // The pods that were rejected just before count until the leader sees that they have failed.
+    let mut last = waiting()?;
+    let before = wait_until("the number of waiting pods to be steady", LONG, || {
+        thread::sleep(Duration::from_secs(2));
+        let now = waiting()?;
+        let steady = (now - last).abs() < 0.5;
+        last = now;
+        Ok(steady.then_some(now))
+    })?;
     let [without, _] = cluster.memory()?;
     #[allow(clippy::cast_precision_loss)] // far below 2^53
-    let wanted = waiting()? + count as f64;
+    let wanted = before + count as f64;
     let api = cluster.pods(CALLED);
     let start = Instant::now();
     let jobs = (0..count).map(|number| pods::pod(&format!("more-{number:05}"), CLASS, GPUS, true));
