@@ -46,7 +46,7 @@ struct Classes(mpsc::Sender<()>);
 impl Follower<ReadClass> for Classes {
     fn set(&mut self, _: &Key, class: &ReadClass) {
         if class.as_ref().is_ok_and(|class| class.queue.is_some()) {
-            // Insufficient, it tells already.
+            // Full, it tells already.
             let _ = self.0.try_send(());
         }
     }

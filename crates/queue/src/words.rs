@@ -14,7 +14,7 @@ pub const IMPOSSIBLE: &str = "Impossible";
 /// come that do not exist yet.
 pub fn word(reason: &Reason, grows: bool) -> &'static str {
     match reason {
-        reason if grows && reason.is_never() => "Growing",
+        reason if grows && lacks_room(reason) => "Growing",
         Reason::Incomplete => "Incomplete",
         Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => IMPOSSIBLE,
         Reason::Spreads => "Spreads",
@@ -28,10 +28,15 @@ pub fn word(reason: &Reason, grows: bool) -> &'static str {
     }
 }
 
+/// Reports whether the nodes that exist cannot run a job as it is asked for, not even when empty.
+fn lacks_room(reason: &Reason) -> bool {
+    reason.is_never() || *reason == Reason::Spreads
+}
+
 /// The same, as metrics have it.
 pub(super) fn label(reason: &Reason, grows: bool) -> &'static str {
     match reason {
-        reason if grows && reason.is_never() => "growing",
+        reason if grows && lacks_room(reason) => "growing",
         Reason::Incomplete => "incomplete",
         Reason::Never | Reason::NeverTogether { .. } | Reason::Unlabelled => "impossible",
         Reason::Spreads => "spreads",
@@ -81,7 +86,7 @@ pub(super) fn kind(why: &Why) -> &'static str {
 /// without its end. Of a class that `grows`, nodes may come that do not exist yet.
 pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> String {
     match *reason {
-        ref reason if grows && reason.is_never() => {
+        ref reason if grows && lacks_room(reason) => {
             "the nodes that its class has now cannot run it, not even when empty".to_owned()
         }
         Reason::Incomplete => {
@@ -92,10 +97,7 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
         }
         Reason::NeverTogether { pods } => never_together(pods, scope),
         Reason::Unlabelled => unlabelled(scope),
-        Reason::Spreads => format!(
-            "no {} of its class can run it, not even when empty",
-            place(scope)
-        ),
+        Reason::Spreads => "nothing within its scope can run it, not even when empty".to_owned(),
         Reason::Silent => {
             "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
         }
@@ -128,16 +130,6 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
     }
 }
 
-fn place(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Gpu | Scope::NvlinkDomain => "NVLink domain",
-        Scope::Node => "node",
-        Scope::Rack => "rack",
-        Scope::Zone => "zone",
-        Scope::Cluster => "set of nodes",
-    }
-}
-
 fn full(asked: u32, free: u32, scope: Scope) -> String {
     let wanted = format!("it needs {} {}", gpus(asked), within(asked, scope));
     let there = match scope {
@@ -165,8 +157,10 @@ fn behind(ahead: u32) -> String {
 fn never_together(pods: usize, scope: Scope) -> String {
     let place = match scope {
         Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other",
+        Scope::Node => "node",
+        Scope::Rack => "rack",
+        Scope::Zone => "zone",
         Scope::Cluster => "set of nodes of its class",
-        _ => place(scope),
     };
     format!(
         "each of its {pods} pods could run, but no {place} can run all of them, not even when empty: use fewer pods, another class, or another {}",

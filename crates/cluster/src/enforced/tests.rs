@@ -79,7 +79,14 @@ async fn a_leader_whose_term_is_over_does_not_write_the_index() {
     assert_eq!(*writes.lock().unwrap(), [""; 0]);
     assert_eq!(*tells.borrow(), None);
     // In its own term, it writes once, and nothing while nothing changes.
-    drop(timeout(since, keeper.write_all(&shared, TERM, &leads)).await);
+    let changes = async {
+        for _ in 0..5 {
+            sleep(Duration::from_secs(1)).await;
+            shared.change(|_| {});
+        }
+    };
+    let keeps = timeout(since, keeper.write_all(&shared, TERM, &leads));
+    drop(tokio::join!(keeps, changes));
     assert_eq!(writes.lock().unwrap().len(), 1);
     assert!(tells.borrow().as_ref().unwrap().admits(TERM));
 }

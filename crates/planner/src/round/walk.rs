@@ -267,6 +267,10 @@ impl Walk {
         then: OnTimeout,
         reason: Reason,
     ) {
+        let reason = match reason.is_never() && plan.can_spread(entry) {
+            true => Reason::Spreads,
+            false => reason,
+        };
         // A gang that is not complete cannot be spread: some of its pods do not exist.
         let spread = if then == OnTimeout::Spread && entry.job.complete {
             plan.spread(entry, reason, self.waiting)

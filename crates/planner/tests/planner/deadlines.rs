@@ -161,7 +161,7 @@ fn a_gang_is_spread_whole_or_rejected() {
     };
     assert_eq!(
         spread(&[0, 1, 2]),
-        "gang rejected: NeverTogether { pods: 2 }\nother on a[0, 1, 2, 3]"
+        "gang rejected: Spreads\nother on a[0, 1, 2, 3]"
     );
     let whole = spread(&[0, 1]);
     assert!(

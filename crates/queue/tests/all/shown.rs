@@ -149,7 +149,7 @@ fn the_earlier_of_start_and_deadline_comes_first() {
     let (text, _) = said(OnTimeout::Spread, 20, None, Reason::Spreads);
     assert_eq!(
         text,
-        "no node of its class can run it, not even when empty; position 1 of class training; starts \
+        "nothing within its scope can run it, not even when empty; position 1 of class training; starts \
          without a common NVLink domain if it still waits at 14:14 UTC"
     );
     let (text, _) = said(OnTimeout::Reject, 2, None, Reason::Never);

@@ -170,6 +170,7 @@ fn moved(
     if damage.fabric.is_some() {
         return Moved::default();
     }
+    let is_used = |gpu: u32| used.is_none_or(|used| used.contains(&gpu));
     let sender = match peers(profile, gpu as usize).nth(link as usize) {
         // The far end of a direct link must be up as well.
         Some((peer, there)) if damage.is_up(peer as u32, there) => (peer as u32, there),
@@ -177,14 +178,15 @@ fn moved(
         None => {
             let all = profile.gpus.len() as u32;
             let mut before = (0..gpu).rev().chain((gpu..all).rev());
-            let sender = before.find(|&one| damage.is_up(one, link));
+            let sender =
+                before.find(|&one| damage.is_up(one, link) && is_used(one) == is_used(gpu));
             (sender.unwrap_or(gpu), link)
         }
     };
     let rate = profile.link_rate;
+    let idle = !is_used(gpu) || !is_used(sender.0);
     let moved = |(gpu, link): (u32, u32)| {
         let stream = u64::from(gpu) << 8 | u64::from(link);
-        let idle = used.is_some_and(|used| !used.contains(&gpu));
         let bytes = |now| match steady(faults, gpu).or(idle.then_some(0)) {
             Some(percent) => at_rate(rate / 100 * u64::from(percent), now),
             None => bytes(rate, stream, now),

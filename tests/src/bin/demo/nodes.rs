@@ -95,7 +95,9 @@ fn install_policies(terminal: &Terminal, control_plane: &ControlPlane) -> Result
     let policies = programs::run(programs::WEBHOOK, &print, "")?;
     let apply = ["apply", "--server-side", "-f", "-"];
     let applied = control_plane.kubectl().run_with(&apply, &policies)?;
-    let bindings = applied.lines().filter(|line| line.contains("binding"));
+    let bindings = applied
+        .lines()
+        .filter(|line| line.starts_with("validatingadmissionpolicybinding"));
     terminal.output(&format!(
         "{} policies with their bindings",
         bindings.count()
