@@ -102,28 +102,33 @@ impl Default for Statistics {
     }
 }
 
+/// Registers the version, and the time of the start: a process that crashes again and again is registered with the kubelet once
+/// each time, so its counter shows no change.
+fn register_process(registry: &mut Registry) {
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The program's version", version);
+    let start = Gauge::<i64>::default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    start.set(i64::try_from(now).unwrap_or(i64::MAX));
+    registry.register_with_unit(
+        "start_timestamp",
+        "When this process started, since the epoch",
+        Unit::Seconds,
+        start,
+    );
+}
+
 impl Statistics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         let registry = registry.sub_registry_with_prefix("nvlink_device_plugin");
-        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The program's version", version);
         registry.register(
             "node_info",
             "The node of this program; always 1",
             self.node.clone(),
         );
-        // A process that crashes again and again is registered once each time: its counter shows no change.
-        let start = Gauge::<i64>::default();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |now| now.as_secs());
-        start.set(i64::try_from(now).unwrap_or(i64::MAX));
-        registry.register_with_unit(
-            "start_timestamp",
-            "When this process started, since the epoch",
-            Unit::Seconds,
-            start,
-        );
+        register_process(registry);
         registry.register(
             "graph_known",
             "Whether the node's NVLinks are known, from a recent reading (1), or the vendor's plugin chooses (0)",

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nvlink_tests::{
     ControlPlane, Exporter, Kubectl, Kubelet, Node, Prometheus, Rules, Webhook, dcgm, http,
     kubelet::Container, node, webhook::install_crds,
