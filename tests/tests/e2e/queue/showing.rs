@@ -97,7 +97,7 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
     counts(
         &metrics(&cluster),
         &[
-            "waiting_pods{class=\"line\",reason=\"full\"} 2",
+            "waiting_pods{class=\"line\",reason=\"insufficient\"} 2",
             "waiting_gpus{class=\"line\"} 12",
             "releases_total{class=\"line\",kind=\"turn\"} 1",
             "writes_total{write=\"release\",outcome=\"written\"} 1",
@@ -143,7 +143,7 @@ fn a_later_leader_shows_on_and_says_nothing_twice() {
     let before = shows(&cluster, "waits", "Insufficient");
     cluster.restart();
     wait_until("the next leader to count", SOON, || {
-        let line = "nvlink_webhook_queue_waiting_pods{class=\"line\",reason=\"full\"} 1";
+        let line = "nvlink_webhook_queue_waiting_pods{class=\"line\",reason=\"insufficient\"} 1";
         Ok(metrics(&cluster).contains(line).then_some(()))
     })
     .unwrap();
