@@ -102,8 +102,8 @@ impl Default for Statistics {
     }
 }
 
-/// Registers the version, and the time of the start: a process that crashes again and again is registered with the kubelet once
-/// each time, so its counter shows no change.
+/// Registers the version, and the time of the start: a process that crashes again and again is registered
+/// with the kubelet once each time, so its counter shows no change.
 fn register_process(registry: &mut Registry) {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The program's version", version);

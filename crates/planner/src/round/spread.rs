@@ -66,9 +66,16 @@ impl Plan<'_> {
         }
     }
 
-    /// Reports whether a job that nothing within its scope can ever hold can start once its deadline has
-    /// passed.
-    pub(crate) fn can_spread(&mut self, entry: &Entry) -> bool {
+    /// Returns [`Reason::Spreads`] for a job that nothing within its scope can ever hold and that can start
+    /// once its deadline has passed, else its `reason`.
+    pub(crate) fn or_spreads(&mut self, entry: &Entry, reason: Reason) -> Reason {
+        match reason.is_never() && self.can_spread(entry) {
+            true => Reason::Spreads,
+            false => reason,
+        }
+    }
+
+    fn can_spread(&mut self, entry: &Entry) -> bool {
         let spreads = |end: Deadline| end.then == OnTimeout::Spread;
         if !entry.job.deadline.is_some_and(spreads) {
             return false;

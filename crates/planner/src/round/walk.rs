@@ -162,8 +162,7 @@ impl Walk {
             Reason::Behind { .. } => Reason::Behind {
                 ahead: self.rivals(plan, entry),
             },
-            reason if reason.is_never() && plan.can_spread(entry) => Reason::Spreads,
-            reason => reason,
+            reason => plan.or_spreads(entry, reason),
         };
         match (free, target) {
             (Free::Best, Some(target)) => {
@@ -267,10 +266,7 @@ impl Walk {
         then: OnTimeout,
         reason: Reason,
     ) {
-        let reason = match reason.is_never() && plan.can_spread(entry) {
-            true => Reason::Spreads,
-            false => reason,
-        };
+        let reason = plan.or_spreads(entry, reason);
         // A gang that is not complete cannot be spread: some of its pods do not exist.
         let spread = if then == OnTimeout::Spread && entry.job.complete {
             plan.spread(entry, reason, self.waiting)
