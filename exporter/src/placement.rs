@@ -62,6 +62,15 @@ pub struct Placements {
 }
 
 impl Placements {
+    /// Returns the GPUs of containers whose jobs communicate; `None` if it is not known which hold GPUs.
+    pub(crate) fn communicating(&self) -> Option<BTreeSet<u32>> {
+        self.status.as_ref()?;
+        let communicate =
+            |one: &&Judged| one.pattern != Pattern::None && one.allocation.gpus.len() > 1;
+        let jobs = self.judged.iter().filter(communicate);
+        Some(jobs.flat_map(|one| &one.allocation.gpus).copied().collect())
+    }
+
     /// Returns the same placements in the indices of `reading`. They are judged
     /// less often than the node is read: when a GPU is lost in between, a job must
     /// not be shown with the GPU that took over the index. Returns `None` if the

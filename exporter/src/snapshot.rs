@@ -11,7 +11,7 @@ use nvlink_collectives::{
     Results,
     follow::{self, Shown},
 };
-use nvlink_source::{Reading, host_name};
+use nvlink_source::{Reading, host_name, sim::Control};
 use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
@@ -86,6 +86,8 @@ pub struct Latest {
     stale_after: Duration,
     start: Instant,
     statistics: Statistics,
+    /// The simulated node, if it is one.
+    simulated: Option<Arc<Control>>,
 }
 
 impl Default for Latest {
@@ -111,6 +113,7 @@ impl Latest {
             stale_after,
             start: Instant::now(),
             statistics: Statistics::default(),
+            simulated: None,
         }
     }
 
@@ -118,6 +121,12 @@ impl Latest {
     #[must_use]
     pub fn with(self, statistics: Statistics) -> Self {
         Self { statistics, ..self }
+    }
+
+    /// Returns the same state of a simulated node: only the containers that hold its GPUs use its links.
+    #[must_use]
+    pub fn simulating(self, simulated: Option<Arc<Control>>) -> Self {
+        Self { simulated, ..self }
     }
 
     /// Returns the statistics of the process about itself.
@@ -169,6 +178,9 @@ impl Latest {
     }
 
     pub fn place(&self, placements: Placements) {
+        if let Some(simulated) = &self.simulated {
+            simulated.use_links(placements.communicating());
+        }
         self.placements.store(Some(Arc::new(placements)));
         self.changed.notify_waiters();
     }

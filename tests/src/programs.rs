@@ -120,10 +120,11 @@ fn is_fresh(program: &Path) -> bool {
     let Some((_, sources)) = noted.split_once(": ") else {
         return false;
     };
-    let newer = |source: &str| {
+    // A source that is gone, such as one of another checkout, was changed as well.
+    let older = |source: &str| {
         fs::metadata(source)
             .and_then(|data| data.modified())
-            .is_ok_and(|time| time > built)
+            .is_ok_and(|time| time <= built)
     };
-    !sources.split_whitespace().any(newer)
+    sources.split_whitespace().all(older)
 }

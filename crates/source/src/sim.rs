@@ -96,7 +96,8 @@ impl Node {
 
 impl Source for SimSource {
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
-        let (current, events, hung) = self.control.wait();
+        let (mut current, events, hung) = self.control.wait();
+        let used = current.used.take();
         // Time passed while the node hung.
         let now = now.saturating_add(hung);
         if current.version != self.current.version {
@@ -115,7 +116,9 @@ impl Source for SimSource {
         };
         self.counters.reset(&events.resets);
         Ok(Reading {
-            counters: self.counters.read(self.profile, gpus, wrong, now),
+            counters: self
+                .counters
+                .read(self.profile, gpus, wrong, used.as_ref(), now),
             health: health::read(self.profile, gpus, wrong, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),

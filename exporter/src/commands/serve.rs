@@ -82,7 +82,8 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     };
     let supervisor = statistics.supervisor.clone();
     let node = args.source.node_name.clone().unwrap_or_else(host_name);
-    let latest = Arc::new(Latest::new(node, args.stale_after).with(statistics));
+    let latest = Latest::new(node, args.stale_after).with(statistics);
+    let latest = Arc::new(latest.simulating(control.clone()));
     let every = args.collection_interval;
     if let Some(access) = access.clone().filter(|_| publishes) {
         publish(&supervisor, args, access, &latest, object);

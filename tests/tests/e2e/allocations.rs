@@ -412,8 +412,12 @@ fn the_bandwidth_of_a_job_is_one_join() {
         .map(|(gpus, path)| (&**gpus, &**path))
         .collect();
     assert_eq!(classes, [("1", ""), ("4", "NVLINK")]);
-    assert!(
-        all.iter().all(|one| (1e9..450e9).contains(&one.value)),
-        "{all:?}"
-    );
+    for one in &all {
+        // One GPU has nothing to say to another.
+        let expected = match &*class(one).0 {
+            "1" => 1e5..1e7,
+            _ => 1e9..450e9,
+        };
+        assert!(expected.contains(&one.value), "{all:?}");
+    }
 }

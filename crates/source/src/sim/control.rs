@@ -1,7 +1,7 @@
 //! The faults of a simulated node, which can be set while it is read.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -38,8 +38,10 @@ pub(super) struct Events {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Current {
     pub(super) faults: Vec<Fault>,
-    /// Incremented with each change.
+    /// Incremented with each change of the faults.
     pub(super) version: u64,
+    /// The GPUs whose NVLinks jobs use; `None`: all.
+    pub(super) used: Option<BTreeSet<u32>>,
 }
 
 impl Control {
@@ -73,6 +75,11 @@ impl Control {
         let faults = fault::parse(self.profile, text)?;
         self.set(faults.clone());
         Ok(faults)
+    }
+
+    /// Lets only the links of these GPUs carry the traffic of jobs; `None`: those of all.
+    pub fn use_links(&self, of: Option<BTreeSet<u32>>) {
+        self.lock().current.used = of;
     }
 
     pub fn clear(&self) {

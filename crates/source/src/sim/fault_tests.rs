@@ -98,6 +98,48 @@ fn errors_occur_at_the_set_rate_and_stay_counted() {
 }
 
 #[test]
+fn only_the_gpus_that_jobs_use_send() {
+    let (mut source, control) = source("dgx-h100");
+    let rate = source.profile.link_rate;
+    // In the busy part of a minute each.
+    let mut sent = |from: u64, gpu: u32| {
+        let (before, after) = (read(&mut source, from), read(&mut source, from + 10));
+        let of = |reading: &Reading| counters(reading)[&(gpu, 0)].transmit_bytes.unwrap();
+        (of(&after) - of(&before)) as f64 / 10.0 / rate as f64
+    };
+    assert!(sent(0, 5) > 0.4, "nobody knows which GPUs are used");
+    control.use_links(Some([0, 1].into()));
+    assert!(sent(60, 0) > 0.4);
+    assert!(sent(120, 5) < 1e-4);
+    set(&control, r#"[{"traffic": {"gpu": 5, "percent": 10}}]"#);
+    assert!((sent(180, 5) - 0.1).abs() < 1e-4, "a fault counts more");
+    set(&control, "[]");
+    control.use_links(None);
+    assert!(sent(240, 5) > 0.4);
+}
+
+/// Behind switches and on direct links, a GPU receives only from those of its job.
+#[test]
+fn only_the_gpus_that_jobs_use_receive() {
+    for profile in ["dgx-h100", "dgx1-v100"] {
+        let (mut source, control) = source(profile);
+        let rate = source.profile.link_rate;
+        control.use_links(Some([0, 1].into()));
+        let (before, after) = (read(&mut source, 0), read(&mut source, 10));
+        let (before, after) = (counters(&before), counters(&after));
+        let received = |gpu: u32| {
+            let of = |all: &BTreeMap<(u32, u32), LinkCounters>| -> u64 {
+                let own = all.iter().filter(|((of, _), _)| *of == gpu);
+                own.map(|(_, link)| link.receive_bytes.unwrap()).sum()
+            };
+            (of(&after) - of(&before)) as f64 / 10.0 / rate as f64
+        };
+        assert!(received(0) > 0.4 && received(1) > 0.4, "{profile}");
+        assert!((2..8).all(|gpu| received(gpu) < 1e-2), "{profile}");
+    }
+}
+
+#[test]
 fn the_traffic_of_a_gpu_can_be_set() {
     let (mut source, control) = source("dgx-h100");
     set(

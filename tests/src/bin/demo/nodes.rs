@@ -5,7 +5,7 @@ use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use nvlink_tests::{
-    ControlPlane, Exporter, Lab, LabNode, Webhook, assets, port, wait_until, webhook,
+    ControlPlane, Exporter, Lab, LabNode, Webhook, assets, port, programs, wait_until, webhook,
 };
 use serde_json::{Value, json};
 
@@ -72,6 +72,7 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
         "It serves the API server at {}, and a page of the cluster at\nhttp://{page}/. It is not registered yet: first, a job without it.",
         webhook.url
     ))?;
+    install_policies(terminal, &control_plane)?;
     Ok(Cluster {
         webhook,
         page: format!("http://{page}/"),
@@ -80,6 +81,27 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
         _labs: labs,
         control_plane,
     })
+}
+
+/// Installs the policies, by which the API server refuses what the webhook would refuse, also while no
+/// webhook runs.
+fn install_policies(terminal: &Terminal, control_plane: &ControlPlane) -> Result<()> {
+    terminal
+        .say("The API server enforces the same rules by policies, also while no webhook runs:")?;
+    terminal.command(
+        "nvlink-webhook policies --lease-namespace default | kubectl apply --server-side -f -",
+    )?;
+    let print = ["policies", "--lease-namespace", "default"];
+    let policies = programs::run(programs::WEBHOOK, &print, "")?;
+    let apply = ["apply", "--server-side", "-f", "-"];
+    let applied = control_plane.kubectl().run_with(&apply, &policies)?;
+    let bindings = applied
+        .lines()
+        .filter(|line| line.starts_with("validatingadmissionpolicybinding"));
+    terminal.output(&format!(
+        "{} policies with their bindings",
+        bindings.count()
+    ))
 }
 
 fn start_nodes(control_plane: &ControlPlane) -> Result<Vec<Lab>> {
