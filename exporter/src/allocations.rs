@@ -4,13 +4,14 @@
 //!
 //! `claims` leaves out what pods only look at, `holdings` interprets the kubelet's answer with the
 //! names of `nvlink_kubelet`, `tracker` remembers which GPUs were free when a pod started, `judge`
-//! judges the quality of its GPUs, and `api` adds data from the Kubernetes API if there is one.
+//! judges the quality of its GPUs, `idle` sees since when their NVLinks are idle, and `api` adds data from the Kubernetes API if there is one.
 
 mod api;
 mod args;
 mod claims;
 mod collector;
 mod holdings;
+mod idle;
 mod judge;
 mod tracker;
 

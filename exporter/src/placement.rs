@@ -62,13 +62,16 @@ pub struct Placements {
 }
 
 impl Placements {
-    /// Returns the GPUs of containers whose jobs communicate; `None` if it is not known which hold GPUs.
-    pub(crate) fn communicating(&self) -> Option<BTreeSet<u32>> {
+    /// Returns the GPUs of containers whose jobs communicate, with a number for each container; `None` if it
+    /// is not known which hold GPUs.
+    pub(crate) fn communicating(&self) -> Option<BTreeMap<u32, usize>> {
         self.status.as_ref()?;
         let communicate =
             |one: &&Judged| one.pattern != Pattern::None && one.allocation.gpus.len() > 1;
-        let jobs = self.judged.iter().filter(communicate);
-        Some(jobs.flat_map(|one| &one.allocation.gpus).copied().collect())
+        let jobs = self.judged.iter().filter(communicate).enumerate();
+        let gpus =
+            jobs.flat_map(|(job, one)| one.allocation.gpus.iter().map(move |&gpu| (gpu, job)));
+        Some(gpus.collect())
     }
 
     /// Returns the same placements in the indices of `reading`. They are judged

@@ -417,6 +417,12 @@ pub struct Allocation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub free_when_placed: Option<Vec<u32>>,
+    /// Since when its NVLinks have been idle, in UTC, if that was at least 30 minutes ago: they carried less
+    /// than 0.05 % of their bandwidth, although one domain has all its GPUs and they should communicate. It
+    /// begins anew when the exporter restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub idle_since: Option<String>,
 }
 
 impl NodeTopology {

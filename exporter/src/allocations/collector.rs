@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_openapi::jiff::Timestamp;
 use nvlink_kubelet::client::Kubelet;
 use nvlink_kubelet::podresources::ListPodResourcesResponse;
-use nvlink_source::LostGpu;
+use nvlink_source::Reading;
 use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern};
 use tokio::{
     sync::watch,
@@ -23,12 +24,13 @@ use super::{
     api::Cluster,
     claims::Claims,
     holdings::{Holdings, Names, PodName},
+    idle::Idle,
     tracker::Tracker,
 };
 use crate::{
     placement::{Health, Judged, Keys, Placements},
     publish::status::{Record, Wanted},
-    snapshot::Latest,
+    snapshot::{Latest, Snapshot},
 };
 
 /// How long to wait for the node's topology before checking again.
@@ -52,6 +54,7 @@ pub(super) struct Collector {
     latest: Arc<Latest>,
     tracker: Tracker,
     judge: Judge,
+    idle: Idle,
     judging: Judging,
     /// There was a look before.
     looked: bool,
@@ -74,6 +77,7 @@ impl Collector {
             latest,
             tracker: Tracker::default(),
             judge: Judge::default(),
+            idle: Idle::default(),
             judging: Judge::judge,
             looked: false,
             keeper: None,
@@ -99,7 +103,7 @@ impl Collector {
             };
             let topology = &data.topology;
             match self.asks() {
-                true => self.ask(&topology.spec, &data.lost).await,
+                true => self.ask(data, view.snapshot.as_deref()).await,
                 false => self.read(&topology.spec, topology.status.clone()).await,
             }
             tokio::time::sleep(interval).await;
@@ -113,7 +117,8 @@ impl Collector {
         self.kubelet.is_some() && !self.optional
     }
 
-    async fn ask(&mut self, spec: &NodeTopologySpec, lost: &[LostGpu]) {
+    async fn ask(&mut self, data: &Reading, snapshot: Option<&Snapshot>) {
+        let spec = &data.topology.spec;
         let Some(kubelet) = &self.kubelet else {
             return;
         };
@@ -125,7 +130,7 @@ impl Collector {
         self.restore();
         let (placed, unknown, uncertain) = {
             let mut facts = self.cluster.read();
-            let names = Names::of(spec, lost, &facts.slices);
+            let names = Names::of(spec, &data.lost, &facts.slices);
             let mut holdings = Holdings::of(answer, &names);
             facts.forget_ended(|pod| holdings.pods.contains_key(pod));
             holdings.pods.retain(|pod, _| !facts.has_ended(pod));
@@ -138,7 +143,7 @@ impl Collector {
             .into_iter()
             .map(|one| (one.allocation, one.lost))
             .unzip();
-        let mut judged = match self.judge(spec, allocations.clone()).await {
+        let mut judged = match self.judge(spec, allocations).await {
             Ok(judged) => judged,
             Err(error) => return self.fail(error, start.elapsed()),
         };
@@ -146,10 +151,16 @@ impl Collector {
         for (one, lost) in judged.iter_mut().zip(lost) {
             one.lost = lost;
         }
+        if let Some(snapshot) = snapshot {
+            let at = (snapshot.health.finished, Timestamp::now());
+            self.idle
+                .look(&spec.gpus, &snapshot.totals, &mut judged, at);
+        }
         // A container whose GPUs are all lost holds no GPU of the document.
-        let there = allocations.into_iter().filter(|one| !one.gpus.is_empty());
+        let all = judged.iter().map(|one| &one.allocation);
+        let there = all.filter(|one| !one.gpus.is_empty());
         let status = Some(NodeTopologyStatus {
-            allocations: there.collect(),
+            allocations: there.cloned().collect(),
         });
         let health = Health {
             error: None,

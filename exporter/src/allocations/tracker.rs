@@ -178,6 +178,7 @@ fn placed<'a>(
             container: container.clone(),
             gpus: held.gpus.iter().copied().collect(),
             free_when_placed: free.clone(),
+            idle_since: None,
         },
         lost: held.lost.clone(),
     };

@@ -25,7 +25,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotal
     let missing =
         read().filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
     out.write(&families::MISSING_LINKS, missing)?;
-    let speeds = read().filter_map(|gpu| Some((ids(gpu), Value::Whole(speed(gpu)?))));
+    let speeds = read().filter_map(|gpu| Some((ids(gpu), Value::Whole(gpu.line_rate()?))));
     out.write(&families::GPU_SPEED, speeds)?;
     totals(out, gpus, all_totals)?;
     unhealthy(out, data)
@@ -64,15 +64,6 @@ fn infos(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
         (labels, Value::Whole(1))
     });
     out.write(&families::GPU_LOST, lost)
-}
-
-/// Returns the line rate of all links that are up; `None` if none is, or if the rate of one is
-/// unknown.
-fn speed(gpu: &Gpu) -> Option<u64> {
-    let links = gpu.links.iter().flatten();
-    let mut up = links.filter(|link| link.up).peekable();
-    up.peek()?;
-    up.try_fold(0_u64, |sum, link| sum.checked_add(link.bytes_per_second?))
 }
 
 fn totals(out: &mut Writer<'_>, gpus: &[Gpu], totals: &[GpuTotals]) -> fmt::Result {

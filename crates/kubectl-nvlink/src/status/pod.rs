@@ -1,12 +1,14 @@
 //! Explains pods that do not wait in the queue.
 
+use k8s_openapi::jiff::Timestamp;
 use nvlink_admission::decide::elsewhere;
 use nvlink_api::pod;
+use nvlink_planner::Millis;
 use nvlink_queue::{
     Life,
     outcome::{self, Outcome},
 };
-use nvlink_topology::{Pattern, labels};
+use nvlink_topology::{Allocation, Pattern, labels};
 use serde_json::Value;
 
 use super::{
@@ -144,7 +146,8 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: 
     let report = published.and_then(|published| published.allocations.as_ref());
     let reported = report.into_iter().flatten();
     let of_pod = reported.filter(|one| one.namespace == pod.namespace && one.pod == pod.name);
-    let mut gpus: Vec<u32> = of_pod.flat_map(|one| one.gpus.clone()).collect();
+    let of_pod: Vec<_> = of_pod.collect();
+    let mut gpus: Vec<u32> = of_pod.iter().flat_map(|one| one.gpus.clone()).collect();
     gpus.sort_unstable();
     if gpus.is_empty() {
         messages.push("the node's exporter has not reported which GPUs it holds".to_owned());
@@ -183,6 +186,20 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: 
             words::gpus(u32::try_from(gpus.len()).unwrap_or(0))
         ));
     }
+    messages.extend(idle(&of_pod, state.now));
+}
+
+/// Says since when the NVLinks of a container have been idle: of the one that communicated last.
+fn idle(of_pod: &[&Allocation], now: Millis) -> Option<String> {
+    let since = |one: &&Allocation| one.idle_since.as_ref()?.parse::<Timestamp>().ok();
+    let since = of_pod.iter().filter_map(since).max()?;
+    Some(format!(
+        "its NVLinks have been idle since {}. If its GPUs work, it communicates over PCIe or the network: \
+         docs/runbooks/NvlinkJobSlow.md lists the causes. If they need not communicate, annotate the pod \
+         template with {}: none",
+        words::moment(since.as_millisecond(), now),
+        labels::PATTERN
+    ))
 }
 
 /// Returns what the leader wrote into a pod that has other GPUs than planned.

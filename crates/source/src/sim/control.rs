@@ -1,7 +1,7 @@
 //! The faults of a simulated node, which can be set while it is read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -40,8 +40,8 @@ pub(super) struct Current {
     pub(super) faults: Vec<Fault>,
     /// Incremented with each change of the faults.
     pub(super) version: u64,
-    /// The GPUs whose NVLinks jobs use; `None`: all.
-    pub(super) used: Option<BTreeSet<u32>>,
+    /// The GPUs whose NVLinks jobs use, and which job; `None`: one job uses all.
+    pub(super) used: Option<BTreeMap<u32, usize>>,
 }
 
 impl Control {
@@ -77,8 +77,8 @@ impl Control {
         Ok(faults)
     }
 
-    /// Lets only the links of these GPUs carry the traffic of jobs; `None`: those of all.
-    pub fn use_links(&self, of: Option<BTreeSet<u32>>) {
+    /// Lets only the links of these GPUs carry traffic, of the job with this number; `None`: one job uses all.
+    pub fn use_links(&self, of: Option<BTreeMap<u32, usize>>) {
         self.lock().current.used = of;
     }
 

@@ -1,20 +1,16 @@
 //! Traffic and errors as a function of the time since the start.
 //!
-//! A job runs on all GPUs, or on those that jobs use where that is known: in each minute, their links are
-//! busy for 45 s and idle for 15 s. Each end of a direct link receives what the other end sends. Behind
-//! switches each GPU receives what its predecessor sends (on each link, the
-//! nearest earlier GPU whose link is up), so that the sums agree.
+//! A job runs on all GPUs, or jobs on those that they use where that is known: in each minute, their links
+//! are busy for 45 s and idle for 15 s. Each end of a direct link receives what the other end sends. Behind
+//! switches each GPU receives what its predecessor sends (on each link, the nearest earlier GPU of its job
+//! whose link is up), so that the sums agree.
 //!
 //! A fault can set a constant rate for a GPU instead.
 //!
 //! Counts accumulate from reading to reading, so that a link that was down for a
 //! while continues from its last value.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
-    time::Duration,
-};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use nvlink_topology::{
     Gpu,
@@ -68,14 +64,14 @@ impl Counters {
         self.links.retain(|(gpu, _), _| !new(*gpu));
     }
 
-    /// Returns the counters of all links that are up, `now`. The current faults, and the GPUs that jobs use
-    /// (`None`: all), are applied to the whole time since the last reading.
+    /// Returns the counters of all links that are up, `now`. The current faults, and the jobs that use GPUs
+    /// (`None`: one job uses all), are applied to the whole time since the last reading.
     pub(super) fn read(
         &mut self,
         profile: &Profile,
         gpus: &[Gpu],
         wrong: Wrong<'_>,
-        used: Option<&BTreeSet<u32>>,
+        used: Option<&BTreeMap<u32, usize>>,
         now: Duration,
     ) -> Vec<LinkCounters> {
         let span = self.until..now.max(self.until);
@@ -162,7 +158,7 @@ impl Count {
 fn moved(
     profile: &Profile,
     Wrong { faults, damage }: Wrong<'_>,
-    used: Option<&BTreeSet<u32>>,
+    used: Option<&BTreeMap<u32, usize>>,
     (gpu, link): (u32, u32),
     span: &Range<Duration>,
 ) -> Moved {
@@ -170,7 +166,7 @@ fn moved(
     if damage.fabric.is_some() {
         return Moved::default();
     }
-    let is_used = |gpu: u32| used.is_none_or(|used| used.contains(&gpu));
+    let job = |gpu: u32| used.map_or(Some(0), |used| used.get(&gpu).copied());
     let sender = match peers(profile, gpu as usize).nth(link as usize) {
         // The far end of a direct link must be up as well.
         Some((peer, there)) if damage.is_up(peer as u32, there) => (peer as u32, there),
@@ -178,13 +174,12 @@ fn moved(
         None => {
             let all = profile.gpus.len() as u32;
             let mut before = (0..gpu).rev().chain((gpu..all).rev());
-            let sender =
-                before.find(|&one| damage.is_up(one, link) && is_used(one) == is_used(gpu));
+            let sender = before.find(|&one| damage.is_up(one, link) && job(one) == job(gpu));
             (sender.unwrap_or(gpu), link)
         }
     };
     let rate = profile.link_rate;
-    let idle = !is_used(gpu) || !is_used(sender.0);
+    let idle = job(gpu).is_none() || job(gpu) != job(sender.0);
     let moved = |(gpu, link): (u32, u32)| {
         let stream = u64::from(gpu) << 8 | u64::from(link);
         let bytes = |now| match steady(faults, gpu).or(idle.then_some(0)) {

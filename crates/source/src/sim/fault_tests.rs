@@ -108,7 +108,7 @@ fn only_the_gpus_that_jobs_use_send() {
         (of(&after) - of(&before)) as f64 / 10.0 / rate as f64
     };
     assert!(sent(0, 5) > 0.4, "nobody knows which GPUs are used");
-    control.use_links(Some([0, 1].into()));
+    control.use_links(Some([(0, 0), (1, 0)].into()));
     assert!(sent(60, 0) > 0.4);
     assert!(sent(120, 5) < 1e-4);
     set(&control, r#"[{"traffic": {"gpu": 5, "percent": 10}}]"#);
@@ -118,13 +118,15 @@ fn only_the_gpus_that_jobs_use_send() {
     assert!(sent(240, 5) > 0.4);
 }
 
-/// Behind switches and on direct links, a GPU receives only from those of its job.
+/// Behind switches and on direct links, a GPU receives only from those of its job. Another job is idle.
 #[test]
 fn only_the_gpus_that_jobs_use_receive() {
     for profile in ["dgx-h100", "dgx1-v100"] {
         let (mut source, control) = source(profile);
         let rate = source.profile.link_rate;
-        control.use_links(Some([0, 1].into()));
+        control.use_links(Some([(0, 0), (1, 0), (2, 1), (3, 1)].into()));
+        let idle = [2, 3].map(|gpu| format!(r#"{{"traffic": {{"gpu": {gpu}, "percent": 0}}}}"#));
+        set(&control, &format!("[{}]", idle.join(",")));
         let (before, after) = (read(&mut source, 0), read(&mut source, 10));
         let (before, after) = (counters(&before), counters(&after));
         let received = |gpu: u32| {

@@ -194,6 +194,18 @@ pub enum Interconnect {
     Nvswitch,
 }
 
+impl Gpu {
+    /// Returns the line rate of all links that are up, in bytes per second; `None` if none is, or if the rate
+    /// of one is unknown.
+    #[must_use]
+    pub fn line_rate(&self) -> Option<u64> {
+        let links = self.links.iter().flatten();
+        let mut up = links.filter(|link| link.up).peekable();
+        up.peek()?;
+        up.try_fold(0_u64, |sum, link| sum.checked_add(link.bytes_per_second?))
+    }
+}
+
 impl Interconnect {
     /// Returns the word used in the label value.
     #[must_use]

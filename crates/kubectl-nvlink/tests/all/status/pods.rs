@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     check,
-    cluster::{NOW, busy, class, pod, running, waiting, with},
+    cluster::{NOW, busy, class, held, pod, running, switched, waiting, with},
     explained, report, try_explain,
 };
 
@@ -39,6 +39,23 @@ fn a_pod_that_runs_is_where_it_is_for_a_reason() {
     let big = explained(&objects, "ml", "big");
     check("explain-running.txt", &big.text(Some(80)));
     assert_eq!(big.placement, Some(placement));
+}
+
+#[test]
+fn a_pod_whose_nvlinks_are_idle_is_told_since_when() {
+    let mut objects = busy();
+    let mut nightly = held("batch", "nightly", &[0, 1, 2, 3, 4, 5]);
+    nightly["idleSince"] = json!("2026-08-01T07:20:00Z");
+    let published = Kind::of([switched("dgx-2", &[nightly.clone()])]);
+    objects.topologies.objects.extend(published.objects);
+    let text = explained(&objects, "batch", "nightly").text(Some(80));
+    check("explain-idle.txt", &text);
+    // A time that cannot be read is none.
+    nightly["idleSince"] = json!("yesterday");
+    let published = Kind::of([switched("dgx-2", &[nightly])]);
+    objects.topologies.objects.extend(published.objects);
+    let text = explained(&objects, "batch", "nightly").text(Some(80));
+    assert!(!text.contains("idle"), "{text}");
 }
 
 #[test]
