@@ -9,6 +9,7 @@ mod family;
 mod gpu;
 mod health;
 mod link;
+mod nic;
 mod peer;
 mod placement;
 mod reference;
@@ -68,6 +69,7 @@ impl Collector for Scrape {
             let remotes = snapshot.map(|one| &one.remotes);
             link::write(&mut out, data, remotes.unwrap_or(&Remotes::default()))?;
             peer::write(&mut out, data)?;
+            nic::write(&mut out, &data.topology.spec)?;
             let placements = view.placements.as_deref();
             let status = placements.map_or(&data.topology.status, |one| &one.status);
             // Values that depend on the whole graph are not known from a part of it.

@@ -10,6 +10,7 @@ pub mod table;
 pub use nvlink_runtime::words::ranges;
 
 use nvlink_source::Reading;
+use nvlink_topology::Nic;
 
 /// Values of `topology --output`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,6 +59,15 @@ pub fn rate(bytes_per_second: u64) -> String {
     match tenths % 10 {
         tenth if tenth > 0 && tenths < 200 => format!("{}.{tenth} GB/s", tenths / 10),
         _ => format!("{} GB/s", (tenths + 5) / 10),
+    }
+}
+
+/// Formats the rate of a NIC: `50 GB/s`, or `down`; `None` if it is not known.
+#[must_use]
+pub fn nic_rate(nic: &Nic) -> Option<String> {
+    match nic.down {
+        true => Some("down".to_owned()),
+        false => nic.bytes_per_second.map(rate),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Link, Nic, NodeTopologySpec, Via, bandwidth};
+use crate::{Link, NodeTopologySpec, Via, bandwidth, network};
 
 /// The annotation `nvlink-domains.io/topology`: which GPUs form a domain.
 ///
@@ -23,7 +23,7 @@ pub struct Descriptor {
 pub struct Capacity {
     /// Nominal NVLink bandwidth of each domain's slowest GPU, bytes per second.
     pub domains: Vec<u64>,
-    /// The slowest GPU's share of the RDMA devices, bytes per second: of those nearest to
+    /// The slowest GPU's share of the RDMA devices that are up, bytes per second: of those nearest to
     /// it, or of all if some GPU has no nearest device.
     pub inter_node: Option<u64>,
 }
@@ -107,7 +107,7 @@ impl Capacity {
                 .iter()
                 .map(|one| slowest(&one.gpus).unwrap_or(0))
                 .collect(),
-            inter_node: network_rate(spec),
+            inter_node: network::rate(spec),
         }
     }
 
@@ -117,38 +117,6 @@ impl Capacity {
     pub fn per_gpu(&self) -> u64 {
         self.domains.iter().copied().max().unwrap_or(0)
     }
-}
-
-/// Returns the slowest GPU's share of the RDMA devices. If the GPUs have nearer devices,
-/// a device to which all GPUs of a NUMA node are equally near is assumed to serve storage
-/// and is left out.
-fn network_rate(spec: &NodeTopologySpec) -> Option<u64> {
-    let nearest: Option<Vec<Vec<&Nic>>> = spec
-        .gpus
-        .iter()
-        .map(|gpu| nearest_nics(spec, gpu.index))
-        .collect();
-    let Some(nearest) = nearest else {
-        let all: Option<Vec<u64>> = spec.nics.iter().map(|nic| nic.bytes_per_second).collect();
-        let all = all.filter(|all| !all.is_empty())?;
-        let sum = all.into_iter().fold(0, u64::saturating_add);
-        return sum.checked_div(spec.gpus.len() as u64);
-    };
-    let share = |nic: &&Nic| Some(nic.bytes_per_second? / nic.gpus.len() as u64);
-    let of_gpu = |nics: &Vec<&Nic>| {
-        let shares: Option<Vec<u64>> = nics.iter().map(share).collect();
-        Some(shares?.into_iter().fold(0, u64::saturating_add))
-    };
-    let rates: Option<Vec<u64>> = nearest.iter().map(of_gpu).collect();
-    rates?.into_iter().min()
-}
-
-/// Returns the RDMA devices near a GPU that it shares with the fewest others; `None` if
-/// no device is near it.
-fn nearest_nics(spec: &NodeTopologySpec, gpu: u32) -> Option<Vec<&Nic>> {
-    let near = || spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
-    let fewest = near().map(|nic| nic.gpus.len()).min()?;
-    Some(near().filter(|nic| nic.gpus.len() == fewest).collect())
 }
 
 /// Returns the NVLink bandwidth of one GPU: of its active links or, if there are none, of

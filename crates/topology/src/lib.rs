@@ -32,6 +32,7 @@ pub mod memo;
 mod missing;
 mod model;
 pub mod multi_node;
+mod network;
 mod pattern;
 pub mod profile;
 mod recovery;

@@ -376,9 +376,13 @@ pub struct Nic {
     /// NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Port rate, bytes per second in one direction.
+    /// Rate of its fastest active port, bytes per second in one direction; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
+    /// Whether none of its ports is active.
+    // Absent if one is, or if the source cannot determine it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub down: bool,
     /// Indices of the GPUs nearest to the NIC, ascending; empty if none is nearer than
     /// the others.
     #[serde(default)]

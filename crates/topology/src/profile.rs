@@ -45,6 +45,8 @@ pub struct Damage {
     pub lost: BTreeSet<u32>,
     /// Whether the links to switches are trained, but nothing is routed over them.
     pub fabric_down: bool,
+    /// Names of the NICs without an active port.
+    pub nics_down: BTreeSet<String>,
 }
 
 /// Returns all profiles, sorted by name.

@@ -25,7 +25,7 @@ use super::{
     claims::Claims,
     holdings::{Holdings, Names, PodName},
     idle::Idle,
-    tracker::Tracker,
+    tracker::{Placed, Tracker},
 };
 use crate::{
     placement::{Health, Judged, Keys, Placements},
@@ -128,17 +128,7 @@ impl Collector {
             Err(error) => return self.fail(error.to_string(), start.elapsed()),
         };
         self.restore();
-        let (placed, unknown, uncertain) = {
-            let mut facts = self.cluster.read();
-            let names = Names::of(spec, &data.lost, &facts.slices);
-            let mut holdings = Holdings::of(answer, &names);
-            facts.forget_ended(|pod| holdings.pods.contains_key(pod));
-            holdings.pods.retain(|pod, _| !facts.has_ended(pod));
-            let uid = |pod: &PodName| facts.uid(pod);
-            let placed = self.tracker.look(&spec.gpus, &holdings, uid);
-            let uncertain = holdings.uncertain();
-            (placed, holdings.unknown, uncertain)
-        };
+        let (placed, unknown, uncertain) = self.placed(data, answer);
         let (allocations, lost): (Vec<_>, Vec<_>) = placed
             .into_iter()
             .map(|one| (one.allocation, one.lost))
@@ -151,10 +141,9 @@ impl Collector {
         for (one, lost) in judged.iter_mut().zip(lost) {
             one.lost = lost;
         }
-        if let Some(snapshot) = snapshot {
-            let at = (snapshot.health.finished, Timestamp::now());
-            self.idle
-                .look(&spec.gpus, &snapshot.totals, &mut judged, at);
+        if let Some(Snapshot { health, totals, .. }) = snapshot {
+            let at = (health.finished, Timestamp::now());
+            self.idle.look(&spec.gpus, totals, &mut judged, at);
         }
         // A container whose GPUs are all lost holds no GPU of the document.
         let all = judged.iter().map(|one| &one.allocation);
@@ -173,6 +162,25 @@ impl Collector {
             judged,
             health: Some(health),
         });
+    }
+
+    /// Returns the allocations of the kubelet's answer, the devices that are not known, and the GPUs that
+    /// may or may not be held.
+    fn placed(
+        &mut self,
+        data: &Reading,
+        answer: ListPodResourcesResponse,
+    ) -> (Vec<Placed>, BTreeSet<String>, BTreeSet<u32>) {
+        let spec = &data.topology.spec;
+        let mut facts = self.cluster.read();
+        let names = Names::of(spec, &data.lost, &facts.slices);
+        let mut holdings = Holdings::of(answer, &names);
+        facts.forget_ended(|pod| holdings.pods.contains_key(pod));
+        holdings.pods.retain(|pod, _| !facts.has_ended(pod));
+        let uid = |pod: &PodName| facts.uid(pod);
+        let placed = self.tracker.look(&spec.gpus, &holdings, uid);
+        let uncertain = holdings.uncertain();
+        (placed, holdings.unknown, uncertain)
     }
 
     /// Restores the earlier record, once it was read.

@@ -14,7 +14,7 @@ use crate::placement::Judged;
 
 /// How long the NVLinks of a job must be idle before it is published: loading data and starting take
 /// minutes. The alert `NvlinkJobSlow` looks back as long.
-const LASTING: Duration = Duration::from_mins(30);
+const LASTING: Duration = Duration::from_secs(30 * 60);
 /// Idle NVLinks carry less than this share of the line rate, in the busier direction, as in the alert
 /// `NvlinkGpusIdle`.
 const IDLE: f64 = 0.0005;

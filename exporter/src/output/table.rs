@@ -7,7 +7,7 @@ use nvlink_topology::{
     shared_missing_links,
 };
 
-use super::{ranges, rate, summary};
+use super::{nic_rate, ranges, summary};
 
 /// Maximum number of columns: a wider matrix does not fit a terminal.
 const MOST_COLUMNS: usize = 16;
@@ -167,7 +167,7 @@ fn nics(spec: &NodeTopologySpec) -> Vec<Vec<String>> {
             nic.name.clone(),
             nic.numa_node.map_or("-".into(), |numa| numa.to_string()),
             if near.is_empty() { "-".into() } else { near },
-            nic.bytes_per_second.map_or("-".into(), rate),
+            nic_rate(nic).unwrap_or("-".into()),
             nic.pci_bus_id.clone().unwrap_or("-".into()),
         ]);
     }

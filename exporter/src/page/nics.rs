@@ -30,7 +30,7 @@ fn row(nic: &Nic) -> String {
         escape(&nic.name),
         numa.unwrap_or_default(),
         output::ranges(&nic.gpus),
-        nic.bytes_per_second.map(output::rate).unwrap_or_default(),
+        output::nic_rate(nic).unwrap_or_default(),
         escape(nic.pci_bus_id.as_deref().unwrap_or_default())
     )
 }

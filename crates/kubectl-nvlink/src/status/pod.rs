@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{
     explain::Explained,
+    node::Node,
     state::{Pod, State},
     words,
 };
@@ -153,26 +154,9 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: 
         messages.push("the node's exporter has not reported which GPUs it holds".to_owned());
         return;
     }
-    let inside = known
-        .domains
-        .iter()
-        .filter(|domain| domain.gpus.iter().any(|gpu| gpus.contains(gpu)));
-    let inside: Vec<&str> = inside.map(|domain| domain.id.as_str()).collect();
     let listed = nvlink_runtime::words::ranges(&gpus);
     let noun = if gpus.len() == 1 { "GPU" } else { "GPUs" };
-    let place = match inside[..] {
-        [""] | [] => "without NVLink between them".to_owned(),
-        [one] => format!("in domain {one}"),
-        _ => format!(
-            "in {} domains, so a part of its traffic leaves NVLink",
-            inside.len()
-        ),
-    };
-    let place = if gpus.len() == 1 {
-        String::new()
-    } else {
-        format!(", {place}")
-    };
+    let place = place(known, &gpus);
     messages.push(format!("it holds {noun} {listed}{place}"));
     let pattern = pod
         .member
@@ -187,6 +171,24 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: 
         ));
     }
     messages.extend(idle(&of_pod, state.now));
+}
+
+/// Says which domains GPUs of a node are in; nothing of one GPU.
+fn place(known: &Node, gpus: &[u32]) -> String {
+    if gpus.len() == 1 {
+        return String::new();
+    }
+    let domains = known.domains.iter();
+    let inside = domains.filter(|domain| domain.gpus.iter().any(|gpu| gpus.contains(gpu)));
+    let inside: Vec<&str> = inside.map(|domain| domain.id.as_str()).collect();
+    match inside[..] {
+        [""] | [] => ", without NVLink between them".to_owned(),
+        [one] => format!(", in domain {one}"),
+        _ => format!(
+            ", in {} domains, so a part of its traffic leaves NVLink",
+            inside.len()
+        ),
+    }
 }
 
 /// Says since when the NVLinks of a container have been idle: of the one that communicated last.

@@ -195,6 +195,7 @@ fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, LineE
         pci_bus_id: address.map(|address| address.to_string()),
         guid: None,
         numa_node: place.numa,
+        down: false,
         bytes_per_second: rate.map(|megabits| megabits.saturating_mul(1_000_000 / 8)),
         gpus: Vec::new(),
     };

@@ -147,6 +147,7 @@ fn a_mesh_with_a_link_missing_at_one_end() {
         pci_bus_id: Some("00000000:01:00.0".to_owned()),
         guid: None,
         numa_node: Some(3),
+        down: false,
         bytes_per_second: Some(25_000_000_000),
         gpus: vec![0],
     };

@@ -59,6 +59,9 @@ impl Damage {
                     hardware.fabric_down = true;
                     damage.fabric = Some(state);
                 }
+                Fault::NicDown { ref nic } => {
+                    hardware.nics_down.insert(nic.clone());
+                }
                 _ => {}
             }
         }

@@ -78,6 +78,11 @@ pub enum Fault {
         gpu: u32,
         state: RowRemap,
     },
+    /// No port of the NIC is active.
+    NicDown {
+        /// Name of the NIC.
+        nic: String,
+    },
     /// The driver reports this error once, when the fault is set. It asks for no action then;
     /// `recovery-action` does.
     Xid {
@@ -191,8 +196,22 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
         Fault::Traffic { percent, .. } if *percent > 100 => {
             Err((at("percent"), "more than 100".to_owned()))
         }
+        Fault::NicDown { nic } => check_nic(profile, nic).map_err(|reason| (at("nic"), reason)),
         Fault::RecoveryAction { .. } | Fault::RowRemap { .. } => check_verdict(profile, fault),
         _ => check_fabric(profile, fault),
+    }
+}
+
+fn check_nic(profile: &Profile, nic: &str) -> Result<(), String> {
+    let names: Vec<_> = profile.nics.iter().map(|one| one.name).collect();
+    match &names[..] {
+        names if names.contains(&nic) => Ok(()),
+        [] => Err(format!("no NIC {nic:?}; {} has none", profile.name)),
+        _ => Err(format!(
+            "no NIC {nic:?}; {} has {}",
+            profile.name,
+            names.join(", ")
+        )),
     }
 }
 
@@ -265,7 +284,7 @@ impl Fault {
             | Self::GpuReset { gpu }
             | Self::RatesOnly { gpu }
             | Self::Traffic { gpu, .. } => Some(gpu),
-            Self::Hang | Self::FabricDown { .. } => None,
+            Self::Hang | Self::FabricDown { .. } | Self::NicDown { .. } => None,
         }
     }
 }

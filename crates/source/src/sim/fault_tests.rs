@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, thread};
 
-use nvlink_topology::RemoteKind;
+use nvlink_topology::{RemoteKind, descriptor::Capacity};
 use proptest::prelude::*;
 
 use super::*;
@@ -299,6 +299,8 @@ dgx-a100 | [{"fabric-condition": {"gpu": 0, "condition": "route_recovery"}}] | f
 dgx-h100 | [{"recovery-action": {"gpu": 0, "action": "none"}}] | faults[0].recovery-action.action: none is not a fault
 dgx1-v100 | [{"recovery-action": {"gpu": 0, "action": "gpu_reset"}}] | faults[0].recovery-action: the driver does not report it of the GPUs of dgx1-v100
 dgx1-v100 | [{"row-remap": {"gpu": 0, "state": "failed"}}] | faults[0].row-remap: the driver does not report it of the GPUs of dgx1-v100
+dgx-h100 | [{"nic-down": {"nic": "eth0"}}] | faults[0].nic-down.nic: no NIC "eth0"; dgx-h100 has mlx5_0, mlx5_1
+hgx-a100-4 | [{"nic-down": {"nic": "mlx5_99"}}] | faults[0].nic-down.nic: no NIC "mlx5_99"; hgx-a100-4 has
 dgx-h100 | [{"fabric-down": {"state": "completed"}}] | faults[0].fabric-down.state: completed is not a fault
 "#;
 
@@ -361,4 +363,19 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_nic_without_an_active_port_is_down_and_counts_in_the_share_of_the_network() {
+    let (mut source, control) = source("dgx-h100");
+    let share = |source: &mut SimSource| Capacity::of(&read(source, 0).topology.spec).inter_node;
+    assert_eq!(share(&mut source), Some(50_000_000_000));
+    set(&control, r#"[{"nic-down": {"nic": "mlx5_0"}}]"#);
+    let reading = read(&mut source, 1);
+    let down = reading.topology.spec.nics.iter().filter(|nic| nic.down);
+    let down: Vec<_> = down.map(|nic| (&*nic.name, nic.bytes_per_second)).collect();
+    assert_eq!(down, [("mlx5_0", None)]);
+    assert_eq!(share(&mut source), Some(43_750_000_000), "seven for eight");
+    set(&control, "[]");
+    assert_eq!(share(&mut source), Some(50_000_000_000));
 }

@@ -130,6 +130,7 @@ fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
             pci_bus_id: Some(address.to_string()),
             guid,
             numa_node: place.numa,
+            down: matches!(rate, Rate::Down),
             bytes_per_second: match rate {
                 Rate::Up(rate) => Some(rate),
                 Rate::Down | Rate::Unknown => None,

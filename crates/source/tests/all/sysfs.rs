@@ -282,6 +282,9 @@ fn nics_for_gpus_known_from_elsewhere() {
     ];
     assert_eq!(near, expected);
     assert_eq!((nics.len(), nics[1].bytes_per_second), (9, None));
+    let down = nics.iter().filter(|nic| nic.down);
+    let down: Vec<_> = down.map(|nic| &nic.name[..]).collect();
+    assert_eq!(down, ["mlx5_bond_0"]);
     assert_eq!(
         warnings,
         ["RDMA devices without an active port: mlx5_bond_0"]

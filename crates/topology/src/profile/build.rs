@@ -51,7 +51,7 @@ impl Profile {
             nics: profile
                 .nics
                 .iter()
-                .map(|slot| nic(profile, slot, &gpus))
+                .map(|slot| nic(profile, slot, &gpus, damage))
                 .collect(),
             ..NodeTopologySpec::of(source, gpus.iter().copied().map(gpu).collect())
         }
@@ -112,18 +112,20 @@ fn paths(profile: &Profile, gpus: &[usize]) -> Vec<Path> {
     paths
 }
 
-fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize]) -> Nic {
+fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize], damage: &Damage) -> Nic {
     let class = |&n: &usize| nic.slot.class(&profile.gpus[n]);
     let best = gpus.iter().map(class).min().unwrap_or(PathClass::Sys);
     let near = gpus
         .iter()
         .filter(|n| best < PathClass::Sys && class(n) == best);
+    let down = damage.nics_down.contains(nic.name);
     Nic {
         name: nic.name.to_owned(),
         pci_bus_id: Some(nic.slot.bus.to_owned()),
         guid: None,
         numa_node: Some(nic.slot.numa),
-        bytes_per_second: Some(nic.rate),
+        bytes_per_second: (!down).then_some(nic.rate),
+        down,
         gpus: near.map(|&n| n as u32).collect(),
     }
 }

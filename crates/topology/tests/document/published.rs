@@ -74,11 +74,8 @@ fn unknown_nvlink_is_not_published() {
     // The network is known and is published.
     node.spec.nics.push(Nic {
         name: "mlx5_0".to_owned(),
-        pci_bus_id: None,
-        guid: None,
-        numa_node: None,
         bytes_per_second: Some(50_000_000_000),
-        gpus: Vec::new(),
+        ..Nic::default()
     });
     let annotations: Vec<_> = node_annotations(&node).into_iter().collect();
     assert_eq!(
@@ -92,11 +89,9 @@ fn unknown_nvlink_is_not_published() {
 fn inter_node_is_the_share_of_the_slowest_gpu() {
     let nic = |gpus: &[u32], rate: Option<u64>| Nic {
         name: "mlx5_0".to_owned(),
-        pci_bus_id: None,
-        guid: None,
-        numa_node: None,
         bytes_per_second: rate,
         gpus: gpus.to_vec(),
+        ..Nic::default()
     };
     let inter_node = |nics: Vec<Nic>| {
         let mut spec = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);

@@ -44,6 +44,13 @@ const CASES: &[Case] = &[
         alerts: &["NvlinkLinkDown"],
     },
     Case {
+        node: "network",
+        profile: "dgx-h100",
+        arguments: &[],
+        faults: r#"[{"nic-down": {"nic": "mlx5_0"}}]"#,
+        alerts: &["NvlinkLinkDown"],
+    },
+    Case {
         node: "errors",
         profile: "dgx-h100",
         arguments: &[],
