@@ -25,8 +25,8 @@ use serde_json::Value;
 /// The default of Prometheus Operator's rules is 30 s; Prometheus' own is a minute.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// For the end of a Prometheus.
-const END: Duration = Duration::from_secs(60);
+/// For the end of a Prometheus, which writes gigabytes to a disk that is perhaps busy.
+const END: Duration = Duration::from_secs(600);
 
 fn main() -> Result<()> {
     let nodes = match env::var("NODES") {

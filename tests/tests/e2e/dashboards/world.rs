@@ -31,7 +31,9 @@ const FAULTS: [(&str, &str); 2] = [
     ),
     (
         "mesh",
+        // No link joins the GPUs of its job, which sends through other GPUs.
         r#"[{"link-down": {"gpu": 0, "link": 1}}, {"xid": {"gpu": 0, "xid": 74}},
+            {"traffic": {"gpu": 0, "percent": 50}}, {"traffic": {"gpu": 5, "percent": 50}},
             {"errors": {"gpu": 0, "link": 2, "kind": "replay", "perHour": 36000000}}]"#,
     ),
 ];
