@@ -178,7 +178,10 @@ impl Latest {
     }
 
     pub fn place(&self, placements: Placements) {
-        if let Some(simulated) = &self.simulated {
+        let health = placements.health.as_ref();
+        let failed = health.is_some_and(|health| health.error.is_some());
+        // Jobs go on while the kubelet does not answer.
+        if let Some(simulated) = self.simulated.as_ref().filter(|_| !failed) {
             simulated.use_links(placements.communicating());
         }
         self.placements.store(Some(Arc::new(placements)));

@@ -1,7 +1,7 @@
 //! What the model expects of a collective.
 
 use nvlink_topology::{
-    GpuSet, Graph, NodeTopologySpec, Pattern, Request, Scope, Via, bandwidth::in_switch_gain,
+    GpuSet, Graph, Nic, NodeTopologySpec, Pattern, Request, Scope, Via, bandwidth::in_switch_gain,
 };
 use serde::{Deserialize, Serialize};
 
@@ -187,7 +187,7 @@ impl Site<'_> {
 /// Returns the rates of all NICs near GPUs together; `None` if one is not known.
 fn network(node: &NodeTopologySpec) -> Option<u64> {
     let near = node.nics.iter().filter(|nic| !nic.gpus.is_empty());
-    let rates: Option<Vec<u64>> = near.map(|nic| nic.bytes_per_second).collect();
+    let rates: Option<Vec<u64>> = near.map(Nic::rate).collect();
     rates
         .filter(|rates| !rates.is_empty())
         .map(|rates| rates.iter().sum())

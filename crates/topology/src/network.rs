@@ -3,18 +3,15 @@
 use crate::{Nic, NodeTopologySpec};
 
 impl NodeTopologySpec {
-    /// Returns the RDMA devices nearest to a GPU, which jobs use; none if a GPU has no nearest device.
+    /// Returns the RDMA devices nearest to a GPU, which jobs use.
     ///
     /// A device to which all GPUs of a NUMA node are equally near is assumed to serve storage if the
     /// GPUs have nearer devices.
     #[must_use]
     pub fn nics_of_gpus(&self) -> Vec<&Nic> {
-        let nearest: Option<Vec<_>> = self
-            .gpus
-            .iter()
-            .map(|gpu| nearest(self, gpu.index))
-            .collect();
-        let nearest: Vec<&Nic> = nearest.into_iter().flatten().flatten().collect();
+        let gpus = self.gpus.iter();
+        let nearest = gpus.flat_map(|gpu| nearest(self, gpu.index));
+        let nearest: Vec<&Nic> = nearest.collect();
         let serves = |nic: &&Nic| nearest.iter().any(|one| std::ptr::eq(*one, *nic));
         self.nics.iter().filter(serves).collect()
     }
@@ -32,37 +29,45 @@ impl Nic {
     }
 }
 
-/// Returns the slowest GPU's share of the RDMA devices, in bytes per second. A GPU whose nearest devices are
-/// all down shares those of the others, evenly; `None` if all are down.
+/// Returns the slowest GPU's share of the RDMA devices, in bytes per second: of those nearest to it, or of all
+/// if a GPU has no nearest device. A GPU whose nearest devices are all down joins those that use the fastest
+/// other one. `None` if all are down.
 pub(crate) fn rate(spec: &NodeTopologySpec) -> Option<u64> {
-    let even = |nics: &mut dyn Iterator<Item = &Nic>| {
-        let all: Option<Vec<u64>> = nics.map(Nic::rate).collect();
+    let nearest: Vec<Vec<&Nic>> = spec
+        .gpus
+        .iter()
+        .map(|gpu| nearest(spec, gpu.index))
+        .collect();
+    if nearest.iter().any(Vec::is_empty) {
+        let all: Option<Vec<u64>> = spec.nics.iter().map(Nic::rate).collect();
         let sum = all?.into_iter().fold(0, u64::saturating_add);
-        sum.checked_div(spec.gpus.len() as u64)
-            .filter(|share| *share > 0)
-    };
-    let serving = spec.nics_of_gpus();
-    if serving.is_empty() {
-        return even(&mut spec.nics.iter());
+        let share = sum.checked_div(spec.gpus.len() as u64);
+        return share.filter(|share| *share > 0);
     }
-    let share = |nic: &&Nic| Some(nic.rate()? / nic.gpus.len() as u64);
-    let of_gpu = |gpu: u32| {
-        let shares: Option<Vec<u64>> = nearest(spec, gpu)?.iter().map(share).collect();
+    let with = |nic: &Nic, more: usize| Some(nic.rate()? / (nic.gpus.len() + more) as u64);
+    let other = || {
+        let shares = spec.nics_of_gpus();
+        let shares: Option<Vec<u64>> = shares.into_iter().map(|nic| with(nic, 1)).collect();
+        shares?.into_iter().max().filter(|share| *share > 0)
+    };
+    let of_gpu = |nics: &Vec<&Nic>| {
+        let shares: Option<Vec<u64>> = nics.iter().map(|nic| with(nic, 0)).collect();
         match shares?.into_iter().fold(0, u64::saturating_add) {
-            0 => even(&mut serving.iter().copied()),
+            0 => other(),
             share => Some(share),
         }
     };
-    let shares: Option<Vec<u64>> = spec.gpus.iter().map(|gpu| of_gpu(gpu.index)).collect();
+    let shares: Option<Vec<u64>> = nearest.iter().map(of_gpu).collect();
     shares?.into_iter().min()
 }
 
-/// Returns the RDMA devices near a GPU that it shares with the fewest others; `None` if
-/// no device is near it.
-fn nearest(spec: &NodeTopologySpec, gpu: u32) -> Option<Vec<&Nic>> {
+/// Returns the RDMA devices near a GPU that it shares with the fewest others; none if no device is near it.
+fn nearest(spec: &NodeTopologySpec, gpu: u32) -> Vec<&Nic> {
     let near = || spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
-    let fewest = near().map(|nic| nic.gpus.len()).min()?;
-    Some(near().filter(|nic| nic.gpus.len() == fewest).collect())
+    let fewest = near().map(|nic| nic.gpus.len()).min();
+    near()
+        .filter(|nic| Some(nic.gpus.len()) == fewest)
+        .collect()
 }
 
 #[cfg(test)]
@@ -88,9 +93,29 @@ mod tests {
         nic(&mut spec, |nic| nic.bytes_per_second = Some(25 * GIGA));
         assert_eq!(super::rate(&spec), Some(25 * GIGA), "it is slower");
         nic(&mut spec, |nic| nic.down = true);
-        assert_eq!(super::rate(&spec), Some(350 * GIGA / 8), "seven for eight");
+        assert_eq!(super::rate(&spec), Some(25 * GIGA), "two share one");
         spec.nics.iter_mut().for_each(|nic| nic.down = true);
         assert_eq!(super::rate(&spec), None, "all are down");
+    }
+
+    #[test]
+    fn fewer_nics_are_never_better() {
+        // Two NICs for each pair of GPUs.
+        let board = profile::profile("dgx-a100").unwrap();
+        let mut spec = board.spec("n", &board.damage());
+        let of_pair: Vec<_> = super::nearest(&spec, 0)
+            .into_iter()
+            .map(|nic| nic.name.clone())
+            .collect();
+        assert_eq!(of_pair.len(), 2);
+        let mut before = super::rate(&spec);
+        for name in of_pair {
+            let mut nics = spec.nics.iter_mut();
+            nics.find(|nic| nic.name == name).unwrap().down = true;
+            let now = super::rate(&spec);
+            assert!(now.is_some() && now < before, "{now:?} of {before:?}");
+            before = now;
+        }
     }
 
     #[test]
@@ -107,6 +132,12 @@ mod tests {
         let serving: Vec<_> = serving.iter().map(|nic| nic.name.clone()).collect();
         assert!(!serving.contains(&"storage".to_owned()) && !serving.is_empty());
         assert!(serving.iter().all(|name| names.contains(name)));
+        // A GPU without a near NIC does not hide those of others.
+        let (index, all) = (spec.gpus[0].index, serving.len());
+        spec.nics
+            .iter_mut()
+            .for_each(|nic| nic.gpus.retain(|gpu| *gpu != index));
+        assert!(spec.nics_of_gpus().len() >= all - 1);
         for nic in &mut spec.nics {
             nic.gpus.clear();
         }

@@ -19,6 +19,9 @@ const LASTING: Duration = Duration::from_secs(30 * 60);
 /// `NvlinkGpusIdle`.
 const IDLE: f64 = 0.0005;
 
+/// What the clock of the node may differ, in seconds, before a published time is corrected.
+const CLOCK: i64 = 60;
+
 /// A container of a pod: namespace, pod, its UID, container.
 type Name = (String, String, Option<String>, String);
 
@@ -39,7 +42,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Since {
     at: Instant,
-    /// The same by the clock of the node, once it is published: it must not change then.
+    /// The same by the clock of the node, once it is published. It changes only if the clock was set.
     published: Option<Timestamp>,
 }
 
@@ -55,7 +58,9 @@ impl Idle {
     ) {
         let seen = Seen::new(gpus, totals, at);
         let begin = self.before.as_ref().map_or(at, |before| before.at);
-        if begin < at {
+        // A reading without counters tells nothing: the next one tells of the whole time.
+        let tells = !seen.totals.is_empty();
+        if tells && begin < at {
             let idle = self.idle(gpus, &seen);
             let idle = |one: &&Judged| can_communicate(one) && idle.is_superset(&held(one));
             let names = judged.iter().filter(idle).map(|one| name(&one.allocation));
@@ -70,7 +75,9 @@ impl Idle {
             });
             self.since = since.collect();
         }
-        self.before = Some(seen);
+        if tells {
+            self.before = Some(seen);
+        }
         for one in judged {
             let since = self.since.get(&name(&one.allocation));
             let published = since.and_then(|since| since.published);
@@ -117,10 +124,12 @@ impl Since {
     /// Returns the same, published if it has lasted until `at`, which is `now`.
     fn lasting(mut self, at: Instant, now: Timestamp) -> Self {
         let lasted = at.duration_since(self.at);
-        if self.published.is_none() && lasted >= LASTING {
-            let began = now.checked_sub(lasted).ok();
-            let second = began.and_then(|began| Timestamp::from_second(began.as_second()).ok());
-            self.published = second;
+        let began = now.checked_sub(lasted).ok();
+        let began = began.and_then(|began| Timestamp::from_second(began.as_second()).ok());
+        let moved =
+            |old: Timestamp| began.is_some_and(|new| (new - old).get_seconds().abs() > CLOCK);
+        if lasted >= LASTING && self.published.is_none_or(moved) {
+            self.published = began;
         }
         self
     }
@@ -164,6 +173,8 @@ mod tests {
         idle: Idle,
         start: Instant,
         seconds: u64,
+        /// By how many seconds the clock is wrong.
+        clock: i64,
     }
 
     impl Node {
@@ -188,6 +199,7 @@ mod tests {
                 idle: Idle::default(),
                 start: Instant::now(),
                 seconds: 0,
+                clock: 0,
             }
         }
 
@@ -211,10 +223,14 @@ mod tests {
             };
             let totals: Vec<_> = self.sent.iter().enumerate().map(total).collect();
             let at = self.start + Duration::from_secs(self.seconds);
-            let now = 1_785_578_400 + i64::try_from(self.seconds).unwrap();
-            let now = Timestamp::from_second(now).unwrap();
+            let now = self.now();
             let jobs = &mut self.jobs;
             self.idle.look(&self.gpus, &totals, jobs, (at, now));
+        }
+
+        fn now(&self) -> Timestamp {
+            let now = 1_785_578_400 + self.clock + i64::try_from(self.seconds).unwrap();
+            Timestamp::from_second(now).unwrap()
         }
     }
 
@@ -257,21 +273,41 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_nothing_is_known() {
+    fn a_reading_without_counters_ends_nothing_and_hides_nothing() {
         let mut node = Node::new(&[&[0, 1]]);
         node.look();
-        node.pass(29, &[]);
-        // The counters of a GPU that was reset are lower.
-        node.sent[5] = 1 << 40;
-        node.idle.look(&node.gpus, &[], &mut node.jobs, {
-            let at = node.start + Duration::from_secs(30 * MINUTE);
-            (at, Timestamp::from_second(0).unwrap())
-        });
-        assert_eq!(node.jobs[0].allocation.idle_since, None);
-        node.seconds += 2 * MINUTE;
+        let told = node.pass(40, &[]);
+        let blind = |node: &mut Node| {
+            node.seconds += MINUTE;
+            let at = node.start + Duration::from_secs(node.seconds);
+            let now = node.now();
+            node.idle.look(&node.gpus, &[], &mut node.jobs, (at, now));
+        };
+        blind(&mut node);
+        assert_eq!(node.pass(1, &[]), told, "it goes on");
+        blind(&mut node);
+        node.sent[0] += 600 << 30;
+        assert_eq!(node.pass(1, &[]), [None], "it sent meanwhile");
+    }
+
+    #[test]
+    fn counters_that_fall_are_not_known() {
+        let mut node = Node::new(&[&[0, 1]]);
+        node.sent[0] = 1 << 40;
         node.look();
-        assert_eq!(node.pass(29, &[]), [None], "it begins anew");
-        assert!(node.pass(2, &[])[0].is_some());
+        assert!(node.pass(30, &[])[0].is_some());
+        node.sent[0] = 0;
+        assert_eq!(node.pass(1, &[]), [None]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_corrects_the_time() {
+        let mut node = Node::new(&[&[0, 1]]);
+        node.clock = -3600;
+        node.look();
+        assert_eq!(node.pass(30, &[]), [since("2026-08-01T09:00:00Z")]);
+        node.clock = 0;
+        assert_eq!(node.pass(1, &[]), [since("2026-08-01T10:00:00Z")]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ families! {
     /// Direct NVLinks to the peer that the GPU reports and the peer does not.
     ASYMMETRIC_LINKS: Gauge Peer "nvlink_asymmetric_links" Links [gpu UUID peer peer_UUID] "ordered pairs that disagree";
     /// Rate of the fastest active port of an RDMA device nearest to a GPU, in one direction; 0 while none is active. model is that of the GPUs.
-    NIC_SPEED: Gauge Gpu "nvlink_nic_speed_bytes_per_second" BytesPerSecond [nic model] "NICs nearest to GPUs";
+    NIC_SPEED: Gauge Gpu "nvlink_nic_speed_bytes_per_second" BytesPerSecond [nic pci_bus_id model] "NICs nearest to GPUs";
     /// GPUs of the node in the NVLink domain.
     DOMAIN_GPUS: Gauge Domain "nvlink_domain_gpus" Gpus [domain node] "domains";
     /// A fault of all the node's GPUs in the NVLink domain, which placements still use; always 1. fault missing-links: a switch or its cables are broken; fabric: degraded bandwidth.

@@ -17,7 +17,8 @@ pub(super) fn write(out: &mut Writer<'_>, spec: &NodeTopologySpec) -> fmt::Resul
     let model: Label<'_> = model.filter(|_| alike).into();
     let nics = spec.nics_of_gpus();
     let rates = nics.iter().filter_map(|nic| {
-        let labels = [Label::Text(&nic.name), model];
+        let bus = nic.pci_bus_id.as_deref()?;
+        let labels = [Label::Text(&nic.name), Label::Text(bus), model];
         Some((labels, Value::Whole(nic.rate()?)))
     });
     out.write(&families::NIC_SPEED, rates)

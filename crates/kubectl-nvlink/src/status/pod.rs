@@ -170,7 +170,7 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, planned: bool, messages: 
             words::gpus(u32::try_from(gpus.len()).unwrap_or(0))
         ));
     }
-    messages.extend(idle(&of_pod, state.now));
+    messages.extend(idle(pod, &of_pod, state.now));
 }
 
 /// Says which domains GPUs of a node are in; nothing of one GPU.
@@ -191,12 +191,19 @@ fn place(known: &Node, gpus: &[u32]) -> String {
     }
 }
 
-/// Says since when the NVLinks of a container have been idle: of the one that communicated last.
-fn idle(of_pod: &[&Allocation], now: Millis) -> Option<String> {
-    let since = |one: &&Allocation| one.idle_since.as_ref()?.parse::<Timestamp>().ok();
-    let since = of_pod.iter().filter_map(since).max()?;
+/// Says since when the NVLinks of a pod have been idle: of no container if one communicates.
+fn idle(pod: &Pod<'_>, allocations: &[&Allocation], now: Millis) -> Option<String> {
+    let uid = pod::at(pod.value, &["metadata", "uid"]).and_then(Value::as_str);
+    let several = allocations.iter().filter(|one| one.gpus.len() > 1);
+    let since = several.map(|one| {
+        // Another pod of this name had them, and its exporter has not answered since.
+        uid.filter(|uid| one.pod_uid.as_deref() == Some(*uid))?;
+        one.idle_since.as_ref()?.parse::<Timestamp>().ok()
+    });
+    let since: Option<Vec<_>> = since.collect();
+    let since = since?.into_iter().max()?;
     Some(format!(
-        "its NVLinks have been idle since {}. If its GPUs work, it communicates over PCIe or the network: \
+        "its NVLinks have been idle at least since {}. If its GPUs work, it communicates over PCIe or the network: \
          docs/runbooks/NvlinkJobSlow.md lists the causes. If they need not communicate, annotate the pod \
          template with {}: none",
         words::moment(since.as_millisecond(), now),

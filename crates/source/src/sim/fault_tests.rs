@@ -375,7 +375,7 @@ fn a_nic_without_an_active_port_is_down_and_counts_in_the_share_of_the_network()
     let down = reading.topology.spec.nics.iter().filter(|nic| nic.down);
     let down: Vec<_> = down.map(|nic| (&*nic.name, nic.bytes_per_second)).collect();
     assert_eq!(down, [("mlx5_0", None)]);
-    assert_eq!(share(&mut source), Some(43_750_000_000), "seven for eight");
+    assert_eq!(share(&mut source), Some(25_000_000_000), "two share one");
     set(&control, "[]");
     assert_eq!(share(&mut source), Some(50_000_000_000));
 }

@@ -167,11 +167,11 @@ impl Rate {
                 continue;
             };
             // "4: ACTIVE"
-            let active = attribute(&port, "state").is_some_and(|state| state.starts_with("4:"));
-            rate = rate.and(match attribute(&port, "rate") {
-                _ if !active => Self::Down,
-                Some(text) => gigabits(&text).map_or(Self::Unknown, Self::Up),
-                None => Self::Unknown,
+            let active = attribute(&port, "state").map(|state| state.starts_with("4:"));
+            rate = rate.and(match (active, attribute(&port, "rate")) {
+                (Some(false), _) => Self::Down,
+                (Some(true), Some(text)) => gigabits(&text).map_or(Self::Unknown, Self::Up),
+                _ => Self::Unknown,
             });
         }
         if matches!(rate, Self::Unknown) {

@@ -58,6 +58,31 @@ fn a_fabric_that_is_down_silences_the_links_of_its_node_only() {
 }
 
 #[test]
+fn a_fabric_that_is_down_does_not_silence_network_cards() {
+    let watch = Watch::start(&[]);
+    let raise = |alert: Value| watch.alertmanager.raise(&alert).unwrap();
+    let of = |name: &str, severity: &str| json!({"alertname": name, "node": "dark", "severity": severity});
+    raise(of("NvlinkFabricDown", "critical"));
+    let mut link = of("NvlinkLinkDown", "warning");
+    link["gpu"] = json!("3");
+    raise(link);
+    let mut card = of("NvlinkLinkDown", "warning");
+    card["nic"] = json!("mlx5_0");
+    card["reason"] = json!("nic");
+    raise(card);
+    wait_until_inhibited(&watch, ("dark", "NvlinkLinkDown"));
+    wait_until("the message of the card", SOON, || {
+        let told = watch.received(("dark", "NvlinkLinkDown"));
+        assert!(
+            told.iter().all(|note| note.label("nic") == "mlx5_0"),
+            "{told:#?}"
+        );
+        Ok((!told.is_empty()).then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_node_that_is_down_silences_its_exporter_only() {
     let nodes = ["gone", "here"];
     let exporters = nodes.map(|node| start(node, "dgx-h100", &[]));

@@ -160,6 +160,12 @@ fn a_fault_is_notified_and_resolved() {
         .map(|(case, exporter)| (case.node, &*exporter.address))
         .collect();
     let watch = Watch::start(&targets);
+    // A network card is compared with what it was at a quarter of an hour.
+    let cards = r#"max_over_time(node:nvlink_nic_speed:max{node="network"}[6m:15s])"#;
+    let known = watch
+        .prometheus
+        .wait_for(cards, SOON, |found| !found.is_empty());
+    known.unwrap();
     let begin = Instant::now();
     for (case, exporter) in pairs.clone() {
         set(exporter, case.faults);

@@ -44,18 +44,37 @@ fn a_pod_that_runs_is_where_it_is_for_a_reason() {
 #[test]
 fn a_pod_whose_nvlinks_are_idle_is_told_since_when() {
     let mut objects = busy();
-    let mut nightly = held("batch", "nightly", &[0, 1, 2, 3, 4, 5]);
-    nightly["idleSince"] = json!("2026-08-01T07:20:00Z");
-    let published = Kind::of([switched("dgx-2", &[nightly.clone()])]);
-    objects.topologies.objects.extend(published.objects);
-    let text = explained(&objects, "batch", "nightly").text(Some(80));
-    check("explain-idle.txt", &text);
-    // A time that cannot be read is none.
-    nightly["idleSince"] = json!("yesterday");
-    let published = Kind::of([switched("dgx-2", &[nightly])]);
-    objects.topologies.objects.extend(published.objects);
-    let text = explained(&objects, "batch", "nightly").text(Some(80));
-    assert!(!text.contains("idle"), "{text}");
+    for (key, object) in &mut objects.pods.objects {
+        if key.1 == "nightly" {
+            object["metadata"]["uid"] = json!("uid-1");
+        }
+    }
+    let mut told = |held: &[Value]| {
+        let published = Kind::of([switched("dgx-2", held)]);
+        objects.topologies.objects.extend(published.objects);
+        explained(&objects, "batch", "nightly").text(Some(80))
+    };
+    let idle = |container: &str, gpus: &[u32], uid: &str, since: Option<&str>| {
+        let mut one = held("batch", "nightly", gpus);
+        one["container"] = json!(container);
+        one["podUid"] = json!(uid);
+        if let Some(since) = since {
+            one["idleSince"] = json!(since);
+        }
+        one
+    };
+    let since = Some("2026-08-01T07:20:00Z");
+    let one = || idle("main", &[0, 1, 2, 3], "uid-1", since);
+    let side = || idle("side", &[4], "uid-1", None);
+    check("explain-idle.txt", &told(&[one(), side()]));
+    for other in [
+        vec![one(), idle("busy", &[4, 5], "uid-1", None)],
+        vec![idle("main", &[0, 1, 2, 3], "uid-0", since)],
+        vec![idle("main", &[0, 1, 2, 3], "uid-1", Some("yesterday"))],
+    ] {
+        let text = told(&other);
+        assert!(!text.contains("idle"), "{text}");
+    }
 }
 
 #[test]

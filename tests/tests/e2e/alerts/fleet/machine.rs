@@ -147,6 +147,7 @@ impl Machine {
             | "nvlink_gpu_row_remap"
             | "nvlink_gpu_recovery_action" => first != Some(&0.0),
             "nvlink_link_up" => series.contains(r#"link="0""#),
+            "nvlink_nic_speed_bytes_per_second" => series.contains(r#"nic="mlx5_0""#),
             "nvlink_peer_links" => is_first,
             "nvlink_fabric_state" => series.contains(r#"state="completed""#),
             _ => true,
