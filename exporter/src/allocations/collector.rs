@@ -118,15 +118,26 @@ impl Collector {
     }
 
     async fn ask(&mut self, data: &Reading, snapshot: Option<&Snapshot>) {
-        let spec = &data.topology.spec;
         let Some(kubelet) = &self.kubelet else {
             return;
         };
         let start = Instant::now();
-        let answer = match kubelet.list().await {
-            Ok(answer) => self.held(answer).await,
-            Err(error) => return self.fail(error.to_string(), start.elapsed()),
-        };
+        match kubelet.list().await {
+            Ok(answer) => self.take(data, snapshot, answer, start).await,
+            Err(error) => self.fail(error.to_string(), start.elapsed()),
+        }
+    }
+
+    /// Publishes what the kubelet answered to a question that began at `start`.
+    async fn take(
+        &mut self,
+        data: &Reading,
+        snapshot: Option<&Snapshot>,
+        answer: ListPodResourcesResponse,
+        start: Instant,
+    ) {
+        let spec = &data.topology.spec;
+        let answer = self.held(answer).await;
         self.restore();
         let (placed, unknown, uncertain) = self.placed(data, answer);
         let (allocations, lost): (Vec<_>, Vec<_>) = placed
@@ -346,7 +357,10 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_history::totals::GpuTotals;
+    use nvlink_kubelet::podresources::{ContainerDevices, ContainerResources, PodResources};
     use nvlink_source::SourceSpec;
+    use nvlink_topology::Gpu;
 
     use super::*;
 
@@ -394,5 +408,57 @@ mod tests {
         assert_eq!((&placements.status, placements.judged.len()), (&None, 0));
         let error = placements.health.as_ref().unwrap().error.as_deref();
         assert!(error.unwrap().ends_with("out of order"), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_job_whose_nvlinks_are_idle_is_published_with_the_time() {
+        let latest = held();
+        let (cluster, claims) = (Cluster::default(), Claims::default());
+        let mut collector = Collector::new(None, cluster, claims, Arc::clone(&latest));
+        let source: SourceSpec = "sim:dgx-h100".parse().unwrap();
+        let mut source = source.open(Some("n")).unwrap();
+        let mut snapshot = crate::collect::collect("sim", source.as_mut(), Duration::ZERO);
+        let data = snapshot.data.clone().unwrap();
+        let spec = &data.topology.spec;
+        let gpus = spec.gpus[..2].iter();
+        let devices = ContainerDevices {
+            resource_name: "nvidia.com/gpu".to_owned(),
+            device_ids: gpus.filter_map(|gpu| gpu.uuid.clone()).collect(),
+        };
+        let container = ContainerResources {
+            name: "main".to_owned(),
+            devices: vec![devices],
+            ..ContainerResources::default()
+        };
+        let pod = PodResources {
+            name: "train".to_owned(),
+            namespace: "ci".to_owned(),
+            containers: vec![container],
+        };
+        let pod_resources = vec![pod];
+        let total = |gpu: &Gpu| GpuTotals {
+            gpu: gpu.index,
+            transmit_bytes: Some(1),
+            ..GpuTotals::default()
+        };
+        snapshot.totals = spec.gpus.iter().map(total).collect();
+        let begin = snapshot.health.finished;
+        let mut since = Vec::new();
+        for minutes in [0, 15, 31] {
+            let answer = ListPodResourcesResponse {
+                pod_resources: pod_resources.clone(),
+            };
+            snapshot.health.finished = begin + Duration::from_secs(60 * minutes);
+            let taken = collector.take(&data, Some(&snapshot), answer, Instant::now());
+            taken.await;
+            let placements = latest.view(Instant::now()).placements.unwrap();
+            let status = placements.status.as_ref().unwrap();
+            let [one] = &status.allocations[..] else {
+                panic!("{status:?}")
+            };
+            assert_eq!(one.idle_since, placements.judged[0].allocation.idle_since);
+            since.push(one.idle_since.is_some());
+        }
+        assert_eq!(since, [false, false, true]);
     }
 }

@@ -113,8 +113,12 @@ impl Seen {
     /// Returns the bytes per second of a GPU in its busier direction since `before`; `None` if it is not known.
     fn busiest(&self, before: &Self, gpu: &Key) -> Option<f64> {
         let (now, then) = (self.totals.get(gpu)?, before.totals.get(gpu)?);
-        let more = |of: fn(&GpuTotals) -> Option<u64>| of(now)?.checked_sub(of(then)?);
-        let most = more(|one| one.transmit_bytes).max(more(|one| one.receive_bytes))?;
+        // A direction that is not counted tells nothing; a count that fell, that the other is not known either.
+        let more = |of: fn(&GpuTotals) -> Option<u64>| match (of(now), of(then)) {
+            (Some(now), Some(then)) => now.checked_sub(then).map(Some),
+            _ => Some(None),
+        };
+        let most = more(|one| one.transmit_bytes)?.max(more(|one| one.receive_bytes)?)?;
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         (seconds > 0.0).then(|| most as f64 / seconds)
     }
