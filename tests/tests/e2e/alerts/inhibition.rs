@@ -59,7 +59,8 @@ fn a_fabric_that_is_down_silences_the_links_of_its_node_only() {
 
 #[test]
 fn a_fabric_that_is_down_does_not_silence_network_cards() {
-    let watch = Watch::start(&[]);
+    let lit = start("lit", "dgx-h100", &[]);
+    let watch = Watch::start(&[("lit", &lit.address)]);
     let raise = |alert: Value| watch.alertmanager.raise(&alert).unwrap();
     let of = |name: &str, severity: &str| json!({"alertname": name, "node": "dark", "severity": severity});
     raise(of("NvlinkFabricDown", "critical"));
