@@ -295,7 +295,7 @@ fn the_faults_of_the_documentation_are_accepted() {
     set_faults(&exporter, list);
     let (_, others) = rest.split_once("Others are").unwrap();
     let others: Vec<&str> = others.split('`').skip(1).step_by(2).collect();
-    assert_eq!(others.len(), 9, "{others:?}");
+    assert_eq!(others.len(), 10, "{others:?}");
     set_faults(&exporter, &format!("[{}]", others.join(",")));
 }
 
