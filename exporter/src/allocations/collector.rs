@@ -444,7 +444,7 @@ mod tests {
         snapshot.totals = spec.gpus.iter().map(total).collect();
         let begin = snapshot.health.finished;
         let mut since = Vec::new();
-        for minutes in [0, 15, 31] {
+        for minutes in [0, 1, 31] {
             let answer = ListPodResourcesResponse {
                 pod_resources: pod_resources.clone(),
             };

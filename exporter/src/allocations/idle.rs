@@ -67,10 +67,8 @@ impl Idle {
             let since = names.map(|name| {
                 let known = self.since.remove(&name);
                 let published = None;
-                let new = Since {
-                    at: begin,
-                    published,
-                };
+                // Not since the last look: the pod may have started in between.
+                let new = Since { at, published };
                 (name, known.unwrap_or(new).lasting(at, now))
             });
             self.since = since.collect();
@@ -246,13 +244,13 @@ mod tests {
     fn a_job_is_idle_once_it_has_been_for_half_an_hour() {
         let mut node = Node::new(&[&[0, 1], &[2, 3]]);
         node.look();
-        assert_eq!(node.pass(29, &[2]), [None, None]);
-        let told = since("2026-08-01T10:00:00Z");
+        assert_eq!(node.pass(30, &[2]), [None, None]);
+        let told = since("2026-08-01T10:01:00Z");
         assert_eq!(node.pass(1, &[2]), [told.clone(), None]);
         assert_eq!(node.pass(90, &[2]), [told, None], "it does not change");
         assert_eq!(node.pass(1, &[0]), [None, None], "it communicates");
-        let again = since("2026-08-01T12:01:00Z");
-        assert_eq!(node.pass(30, &[])[0], again, "it begins anew");
+        let again = since("2026-08-01T12:03:00Z");
+        assert_eq!(node.pass(31, &[])[0], again, "it begins anew");
     }
 
     #[test]
@@ -299,7 +297,7 @@ mod tests {
         let mut node = Node::new(&[&[0, 1]]);
         node.sent[0] = 1 << 40;
         node.look();
-        assert!(node.pass(30, &[])[0].is_some());
+        assert!(node.pass(31, &[])[0].is_some());
         node.sent[0] = 0;
         assert_eq!(node.pass(1, &[]), [None]);
     }
@@ -309,9 +307,9 @@ mod tests {
         let mut node = Node::new(&[&[0, 1]]);
         node.clock = -3600;
         node.look();
-        assert_eq!(node.pass(30, &[]), [since("2026-08-01T09:00:00Z")]);
+        assert_eq!(node.pass(31, &[]), [since("2026-08-01T09:01:00Z")]);
         node.clock = 0;
-        assert_eq!(node.pass(1, &[]), [since("2026-08-01T10:00:00Z")]);
+        assert_eq!(node.pass(1, &[]), [since("2026-08-01T10:01:00Z")]);
     }
 
     #[test]
@@ -320,14 +318,18 @@ mod tests {
         node.look();
         assert!(node.pass(40, &[])[0].is_some());
         node.jobs[0].allocation.pod_uid = Some("other".to_owned());
-        assert_eq!(node.pass(1, &[]), [None]);
+        // The kubelet did not answer for an hour, in which the pod started.
+        node.seconds += 60 * MINUTE;
+        assert_eq!(node.pass(30, &[]), [None]);
+        assert!(node.pass(1, &[])[0].is_some());
     }
 
     #[test]
     fn the_same_reading_twice_changes_nothing() {
         let mut node = Node::new(&[&[0, 1]]);
         node.look();
-        let told = node.pass(30, &[]);
+        let told = node.pass(31, &[]);
+        assert!(told[0].is_some());
         node.look();
         assert_eq!(node.pass(0, &[]), told);
     }
