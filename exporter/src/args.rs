@@ -246,7 +246,7 @@ pub struct RecordArgs {
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
-  nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
+  nvlink-exporter place --source sim:a100-pcie-pairs --gpus 4 --scope node --output env
   nvlink-exporter place --source sim:h200-degraded --gpus 6 --broken avoid
 
 Exits with status 1 and the reason if there is no such placement.")]
@@ -271,8 +271,9 @@ pub struct PlaceArgs {
     #[arg(long, default_value = "all-reduce")]
     pub pattern: Pattern,
 
-    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node, as for wider scopes
-    #[arg(long, default_value = "node")]
+    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink, as for classes) or node,
+    /// as for wider scopes
+    #[arg(long, default_value = "nvlink-domain")]
     pub scope: Scope,
 
     /// Broken GPUs: avoid, last (use as few as possible) or ignore the marks

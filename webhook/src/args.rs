@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kubectl_nvlink::args::{CheckArgs, ExemptArgs, PreviewArgs, ScopeArgs};
+use kubectl_nvlink::args::{CheckArgs, ExemptArgs};
+use nvlink_admission::decide::Settings;
 
 mod extender;
 mod policies;
@@ -53,14 +54,6 @@ Example:
   nvlink-webhook controller --ca-secret nvlink-system/webhook-ca \\
     --service nvlink-system/nvlink-webhook")]
     Controller(Box<ControllerArgs>),
-    /// Show what admission would do to pods, from files alone: the same as `kubectl nvlink preview`.
-    ///
-    /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
-    /// cannot be read.
-    #[command(
-        after_help = "Example:\n  nvlink-webhook preview -f job.yaml --cluster cluster.yaml --output text"
-    )]
-    Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
     Crds,
@@ -181,6 +174,36 @@ pub struct ProcessArgs {
     /// Format of log lines.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// Node labels that stand for wider scopes.
+#[derive(Clone, Debug, Args)]
+pub struct ScopeArgs {
+    /// Node label of the rack: a gang stays in one if possible, or always with its scope rack.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_RACK_LABEL",
+        value_name = "KEY",
+        default_value = "topology.kubernetes.io/rack"
+    )]
+    pub rack_label: String,
+    /// Node label of the zone, likewise.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_ZONE_LABEL",
+        value_name = "KEY",
+        default_value = "topology.kubernetes.io/zone"
+    )]
+    pub zone_label: String,
+}
+
+impl From<ScopeArgs> for Settings {
+    fn from(args: ScopeArgs) -> Self {
+        Self {
+            rack_label: args.rack_label,
+            zone_label: args.zone_label,
+        }
+    }
 }
 
 /// Flags of what the controller does.
@@ -367,7 +390,7 @@ mod tests {
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
         // People give those of `preview`, `check` and `policies` by hand.
-        let by_hand = ["preview", "check", "policies"];
+        let by_hand = ["check", "policies"];
         let app = Cli::command();
         let commands = app.get_subcommands();
         for command in commands.filter(|one| !by_hand.contains(&one.get_name())) {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use kubectl_nvlink::{check, preview};
+use kubectl_nvlink::check;
 use nvlink_api::{crd, yaml};
 use nvlink_runtime::{flags, log, stdout::print, tls};
 use serde_json::json;
@@ -47,7 +47,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => serving(serve::serve(*args)),
         Command::Controller(args) => serving(serve::control(*args)),
-        Command::Preview(args) => preview::run(&args),
         Command::Crds => {
             let documents = crd::documents().context("cannot generate the CRDs")?;
             print(&yaml::write(&documents)?)?;

@@ -59,7 +59,7 @@ fn check_flags(page: &str, program: &str, command: Command, elsewhere: &[(&str, 
 #[test]
 fn the_pages_of_flags_are_up_to_date() {
     let (page, command) = ("docs/webhook-flags.md", Cli::command());
-    let plugin = ["preview", "check"].map(|name| (name, "kubectl-nvlink-flags.md"));
+    let plugin = [("check", "kubectl-nvlink-flags.md")];
     check_flags(page, "nvlink-webhook", command, &plugin);
     let page = "docs/kubectl-nvlink-flags.md";
     let command = kubectl_nvlink::args::Cli::command();

@@ -150,24 +150,6 @@ fn a_command_of_the_plugin_says_where_it_is() {
     assert!(printed.starts_with(wanted), "{printed}");
 }
 
-/// The rest is tested as `kubectl nvlink preview`.
-#[test]
-fn preview_decides_here_too() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let class = "apiVersion: nvlink-domains.io/v1alpha1\nkind: DomainClass\nmetadata: {name: fast}\nspec: {}\n";
-    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  annotations: {nvlink-domains.io/class: fast}\nspec:\n  containers:\n  - name: c\n    image: i\n    resources: {limits: {nvidia.com/gpu: 2}}\n";
-    let (class, pod) = (file("class.yaml", class), file("pod.yaml", pod));
-    let (status, printed) = run(&["preview", "-f", &pod, "--cluster", &class, "-o", "text"]);
-    assert_eq!(status, Some(0), "{printed}");
-    let wanted = "Pod/p: class \"fast\", named by the pod: 2 GPUs";
-    assert!(printed.starts_with(wanted), "{printed}");
-}
-
 #[test]
 fn crds_and_registration_are_printed() {
     let (_, crds) = run(&["crds"]);

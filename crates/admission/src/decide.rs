@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use nvlink_api::{
     class::{Class, GPU, Queue},
+    crd::domain_class::ScopeLabels,
     patch::Editor,
 };
 
@@ -67,9 +68,26 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
+        ScopeLabels::default().into()
+    }
+}
+
+impl From<ScopeLabels> for Settings {
+    fn from(labels: ScopeLabels) -> Self {
         Self {
-            rack_label: "topology.kubernetes.io/rack".to_owned(),
-            zone_label: "topology.kubernetes.io/zone".to_owned(),
+            rack_label: labels.rack,
+            zone_label: labels.zone,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns the labels as the status of classes has them.
+    #[must_use]
+    pub fn scope_labels(&self) -> ScopeLabels {
+        ScopeLabels {
+            rack: self.rack_label.clone(),
+            zone: self.zone_label.clone(),
         }
     }
 }

@@ -39,6 +39,8 @@ pub fn id(namespace: &str, name: &str) -> Name {
 #[derive(Clone, Debug, Default)]
 pub struct Gpus {
     topologies: BTreeMap<Name, Arc<Published>>,
+    /// What nodes published before what cannot be used. Only for people: nothing is decided by it.
+    earlier: BTreeMap<Name, Arc<Published>>,
     devices: Devices,
     /// All claims have been read.
     knows_claims: bool,
@@ -65,9 +67,15 @@ pub struct Holding {
 impl Gpus {
     /// Sets what a node published, or removes it.
     pub fn set_topology(&mut self, node: &str, published: Option<Arc<Published>>) {
-        match published {
+        let broken = published.as_ref().is_some_and(|new| new.is_err());
+        let before = match published {
             Some(published) => self.topologies.insert(node.into(), published),
             None => self.topologies.remove(node),
+        };
+        match before.filter(|before| before.is_ok()) {
+            Some(good) if broken => self.earlier.insert(node.into(), good),
+            _ if broken => None,
+            _ => self.earlier.remove(node),
         };
     }
 
@@ -149,6 +157,12 @@ impl Gpus {
     #[must_use]
     pub fn published(&self, node: &str) -> Option<&Arc<Published>> {
         self.topologies.get(node)
+    }
+
+    /// Returns what a node published before what cannot be used, since this program started.
+    #[must_use]
+    pub fn earlier(&self, node: &str) -> Option<&Arc<Published>> {
+        self.earlier.get(node)
     }
 
     /// Returns what DRA lists and allocates.

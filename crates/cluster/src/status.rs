@@ -1,7 +1,8 @@
 //! Writes the conditions of each DomainClass: `Accepted` shows why a class cannot
 //! be used, `Isolated` which other pods are on the nodes of a restricted class, `Restrictable`
 //! which pods would be refused if an open class were restricted, `Exclusive` on which nodes claims
-//! share GPUs, and `Enforced` whether the policies know the class.
+//! share GPUs, and `Enforced` whether the policies know the class. Beside them are the node labels
+//! by which this webhook judges scopes, for those that ask without it.
 //!
 //! Only the leader writes them: during a rollout, replicas of two versions would
 //! overwrite each other's messages forever. Nothing waits for the conditions, so
@@ -21,7 +22,12 @@ use nvlink_admission::{decide::Settings, view::SharedView};
 use nvlink_api::{
     MANAGER,
     class::accepted,
-    crd::{DomainClass, access::AccessMode, condition::Condition, domain_class::Mapping},
+    crd::{
+        DomainClass,
+        access::AccessMode,
+        condition::Condition,
+        domain_class::{Mapping, ScopeLabels},
+    },
 };
 use nvlink_runtime::{client, complaints::Complaints, lease::Leadership, watch};
 use serde_json::json;
@@ -61,6 +67,8 @@ pub struct Writer {
     client: Client,
     view: SharedView,
     metrics: Arc<Metrics>,
+    /// The node labels by which this webhook judges scopes.
+    scope_labels: ScopeLabels,
     search: Search,
     /// What the queue sees; `None` before it has seen all.
     seen: channel::Receiver<Option<Seen>>,
@@ -157,6 +165,7 @@ impl Writer {
             client: client.clone(),
             view: view.clone(),
             metrics: Arc::clone(metrics),
+            scope_labels: settings.scope_labels(),
             search: Search::new(client.clone(), exempt, settings),
             seen,
             enforced,
@@ -421,7 +430,7 @@ impl Writer {
         conditions
     }
 
-    /// Writes the conditions of a class that differ. It takes over what it wrote: the watch may show that
+    /// Writes the status of a class if it differs. It takes over what it wrote: the watch may show that
     /// after the next attempt, which would write it again.
     async fn write(&self, one: &mut Known) -> kube::Result<()> {
         let class = &one.class;
@@ -441,12 +450,15 @@ impl Writer {
             .contains(&&*one.type_)
         };
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
-        if !superfluous && conditions.iter().all(|one| present.contains(&one)) {
+        let labels = class.status.as_ref();
+        let labels = labels.and_then(|status| status.scope_labels.as_ref());
+        let same = !superfluous && labels == Some(&self.scope_labels);
+        if same && conditions.iter().all(|one| present.contains(&one)) {
             return Ok(());
         }
         let status = json!({
             "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
-            "status": {"conditions": conditions},
+            "status": {"conditions": conditions, "scopeLabels": self.scope_labels},
         });
         let api: Api<DomainClass> = Api::all(self.client.clone());
         let params = PatchParams::apply(MANAGER).force();

@@ -1,7 +1,6 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use nvlink_admission::decide::Settings;
 use nvlink_api::class::syntax::is_namespace;
 
 mod preview;
@@ -128,36 +127,6 @@ Examples:
     Simulate(SimulateArgs),
 }
 
-/// Node labels that stand for wider scopes.
-#[derive(Clone, Debug, Args)]
-pub struct ScopeArgs {
-    /// Node label of the rack: a gang stays in one if possible, or always with its scope rack.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_RACK_LABEL",
-        value_name = "KEY",
-        default_value = "topology.kubernetes.io/rack"
-    )]
-    pub rack_label: String,
-    /// Node label of the zone, likewise.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_ZONE_LABEL",
-        value_name = "KEY",
-        default_value = "topology.kubernetes.io/zone"
-    )]
-    pub zone_label: String,
-}
-
-impl From<ScopeArgs> for Settings {
-    fn from(args: ScopeArgs) -> Self {
-        Self {
-            rack_label: args.rack_label,
-            zone_label: args.zone_label,
-        }
-    }
-}
-
 /// Flags of `check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -216,7 +185,7 @@ mod tests {
         Cli::command().debug_assert();
         for command in Cli::command().get_subcommands() {
             // What it shares with `nvlink-webhook`, which a Deployment starts, has variables there.
-            let shared = ["exempt_namespaces", "rack_label", "zone_label"];
+            let shared = ["exempt_namespaces"];
             for arg in command.get_arguments() {
                 let id = arg.get_id().as_str();
                 assert!(arg.get_env().is_none() || shared.contains(&id), "{id}");

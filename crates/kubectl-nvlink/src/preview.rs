@@ -6,10 +6,11 @@ use anyhow::{Context, ensure};
 use nvlink_admission::{
     admit::Admission,
     authorize::ListedAuthorizer,
-    decide::{Admitted, Refusal, Rule, affinity},
+    decide::{Admitted, Refusal, Rule, Settings, affinity},
     policies::exempt_names,
     view::SharedView,
 };
+use nvlink_api::crd::domain_class::ScopeLabels;
 use nvlink_runtime::stdout::print;
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -113,6 +114,16 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
     Ok(changes)
 }
 
+/// Returns by what scopes are judged: as the flags say, else as the cluster's webhook does.
+fn settings(args: &PreviewArgs, labels: Option<ScopeLabels>) -> Settings {
+    let known = labels.unwrap_or_default();
+    let flag = |flag: &Option<String>, known| flag.clone().unwrap_or(known);
+    Settings {
+        rack_label: flag(&args.rack_label, known.rack),
+        zone_label: flag(&args.zone_label, known.zone),
+    }
+}
+
 struct Preview<'a> {
     args: &'a PreviewArgs,
     cluster: Cluster,
@@ -127,7 +138,7 @@ impl<'a> Preview<'a> {
             admission: Admission {
                 view: SharedView::new(std::mem::take(&mut cluster.view)),
                 authorizer: ListedAuthorizer::new(args.allow_use.iter().cloned()),
-                settings: args.scopes.clone().into(),
+                settings: settings(args, cluster.scope_labels.take()),
             },
             cluster,
             runtime: tokio::runtime::Builder::new_current_thread()

@@ -41,7 +41,6 @@ pub use self::{
     report::{Query, Status, status},
     state::State,
 };
-use nvlink_admission::decide::Settings;
 use nvlink_api::yaml;
 
 use crate::args::{ExplainArgs, Format, StatusArgs};
@@ -57,7 +56,6 @@ pub(crate) fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = connect(&args.cluster).await?;
         let namespace = namespace(&args.cluster, &client);
-        let settings = Settings::from(args.scopes.clone());
         let objects = read::objects(&client, &namespace).await;
         let objects = objects.map_err(|error| read::unanswered(&error))?;
         let query = Query {
@@ -66,7 +64,7 @@ pub(crate) fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
             limit: args.limit,
         };
         let render = |objects: &Objects| {
-            let state = State::new(objects, &settings, Timestamp::now());
+            let state = State::new(objects, Timestamp::now());
             let report = status(&state, &query);
             shown(&report, args.output, |width| report.text(width))
         };
@@ -97,8 +95,7 @@ pub(crate) fn run_explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
             read.map_err(unanswered)?;
         }
         read::rights(&client, &namespace, &mut objects).await;
-        let settings = Settings::from(args.scopes.clone());
-        let mut state = State::new(&objects, &settings, Timestamp::now());
+        let mut state = State::new(&objects, Timestamp::now());
         let name = &args.pod.name;
         let report = match owner {
             // A namespace may be called like a kind.

@@ -77,6 +77,8 @@ fn the_program_reads_another_root() {
         "{table}"
     );
     let (placement, warning) = run(&["place", "--gpus", "2"]);
+    assert!(placement.is_empty() && warning.contains("--scope node also uses PCIe"));
+    let (placement, warning) = run(&["place", "--gpus", "2", "--scope", "node"]);
     assert!(!placement.is_empty());
     assert!(
         warning.contains("the source cannot see NVLink"),

@@ -55,6 +55,8 @@ pub(super) enum Kind {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) published: Arc<Published>,
+    /// What it published before, if what it publishes now cannot be used.
+    pub(super) earlier: Option<Arc<Published>>,
     pub(super) place: Place,
     pub(super) jobs: Vec<Job>,
     /// The GPUs that nobody holds, ascending; `None` if it is not known who holds them.
@@ -121,6 +123,7 @@ impl Board {
             let row = Row {
                 name: name.to_string(),
                 published: Arc::clone(published),
+                earlier: state.gpus.earlier(name).cloned(),
                 open: state.occupancy(name).and_then(|seen| seen.free),
                 place: place(name),
                 jobs: jobs(name, published, state),

@@ -24,13 +24,21 @@ pub(super) fn html(row: &Row) -> String {
         let _ = writeln!(html, "<dl>{facts}</dl>");
     }
     match row.published.as_ref() {
-        Ok(node) => html + &jobs(row, node) + &gpu_table(row, node),
+        Ok(node) => {
+            let held = |gpu: &Gpu| holders(row, node, gpu);
+            html + &jobs(row, node) + &gpu_table("GPUs", node, held)
+        }
         Err(reason) => {
+            let earlier = row.earlier.as_deref();
+            let earlier = earlier.and_then(|published| published.as_ref().ok());
+            let unknown = |_: &Gpu| "not known".to_owned();
+            let table = |node| gpu_table("GPUs, as the node published them before", node, unknown);
+            let table = earlier.map(table).unwrap_or_default();
             html + &format!(
                 "<section class=\"troubles bad\"><h2>✕ Its NodeTopology cannot be shown</h2>\n\
                  <p class=\"error\">{}</p></section>\n",
                 escape(reason)
-            )
+            ) + &table
         }
     }
 }
@@ -76,18 +84,18 @@ fn jobs(row: &Row, node: &Node) -> String {
     html + "</tbody></table></div></section>\n"
 }
 
-fn gpu_table(row: &Row, node: &Node) -> String {
-    let mut html =
-        "<section><h2>GPUs</h2>\n<div class=\"scroll\"><table><thead><tr><th>GPU</th><th>Links up</th><th>Broken</th>\
+fn gpu_table(title: &str, node: &Node, held: impl Fn(&Gpu) -> String) -> String {
+    let mut html = format!(
+        "<section><h2>{title}</h2>\n<div class=\"scroll\"><table><thead><tr><th>GPU</th><th>Links up</th><th>Broken</th>\
          <th>Held by</th><th>Domain</th><th>Model</th><th>UUID</th></tr></thead><tbody>\n"
-            .to_owned();
+    );
     for gpu in &node.gpus {
         let domain = node.domain_of(gpu.index).map(|domain| domain.id.clone());
         html += &line([
             gpu.index.to_string(),
             links(gpu),
             gpu.broken().join(", "),
-            holders(row, node, gpu),
+            held(gpu),
             domain.unwrap_or_else(|| "none".to_owned()),
             gpu.model.clone().unwrap_or_default(),
             gpu.uuid.clone().unwrap_or_default(),

@@ -85,6 +85,33 @@ async fn the_page_and_the_document_of_a_cluster() {
     }
 }
 
+/// A newer exporter may publish what this webhook cannot read.
+#[tokio::test]
+async fn a_node_that_cannot_be_read_keeps_its_gpus() {
+    let page = filled();
+    let reasons = ["spec.gpus: unknown word", "spec.edges: unknown word"];
+    for reason in reasons {
+        let broken = Arc::new(Err(reason.to_owned()));
+        page.mirror.set_node("h100-2", broken);
+    }
+    let html = get(&page, "/node?name=h100-2").await.body;
+    for shown in [
+        reasons[1],
+        "GPU-h100-2-3",
+        "as the node published them before",
+    ] {
+        assert!(html.contains(shown), "{shown}: {html}");
+    }
+    assert!(!html.contains("train-1"), "jobs may be others now: {html}");
+    markup::check(&html).unwrap();
+    let page = filled();
+    page.mirror
+        .set_node("h100-2", Arc::new(Err(reasons[0].to_owned())));
+    cluster::set(&page, "h100-2", &cluster::pairs("h100-2"), &[]);
+    let html = get(&page, "/node?name=h100-2").await.body;
+    assert!(!html.contains("published them before"), "{html}");
+}
+
 #[tokio::test]
 async fn a_page_without_nodes() {
     let (page, _) = cluster::page();

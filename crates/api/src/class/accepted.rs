@@ -105,6 +105,7 @@ mod tests {
         let first = accepted(&class, at(1));
         class.status = Some(DomainClassStatus {
             conditions: vec![first],
+            scope_labels: None,
         });
         assert_eq!(accepted(&class, at(2)).last_transition_time, at(1));
         class.spec.min_bandwidth = Some("fast".to_owned());

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use strum::IntoStaticStr;
 
 pub use super::access::{Access, AccessMode};
@@ -467,4 +468,34 @@ pub struct DomainClassStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
+    /// The node labels by which the webhook judges the scopes `rack` and `zone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope_labels: Option<ScopeLabels>,
+}
+
+/// Keys of the node labels that stand for scopes wider than a node.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScopeLabels {
+    /// The label that names the rack of a node.
+    pub rack: String,
+    /// The label that names the zone of a node.
+    pub zone: String,
+}
+
+impl ScopeLabels {
+    /// Returns the labels that the status of a class has; `None` where no webhook wrote it yet.
+    #[must_use]
+    pub fn of(class: &Value) -> Option<Self> {
+        Self::deserialize(class.pointer("/status/scopeLabels")?).ok()
+    }
+}
+
+impl Default for ScopeLabels {
+    fn default() -> Self {
+        Self {
+            rack: "topology.kubernetes.io/rack".to_owned(),
+            zone: "topology.kubernetes.io/zone".to_owned(),
+        }
+    }
 }

@@ -34,6 +34,8 @@ struct Server {
     refuses: BTreeSet<String>,
     /// The writes of a status that it accepted, and those that it refused.
     written: Vec<String>,
+    /// The labels in the last one.
+    labels: Value,
     refused: Vec<String>,
 }
 
@@ -93,6 +95,7 @@ impl Server {
             }
             false => {
                 self.written.push(name);
+                self.labels = written["status"]["scopeLabels"].clone();
                 (StatusCode::OK, answer)
             }
         })
@@ -143,7 +146,10 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
         &SharedView::new(view),
         &metrics,
         Vec::new(),
-        Settings::default(),
+        Settings {
+            rack_label: "example.com/rack".to_owned(),
+            ..Settings::default()
+        },
         shared,
         enforced,
     );
@@ -164,6 +170,11 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
     sleep(Duration::from_secs(20)).await;
     let second: BTreeSet<String> = written().into_iter().collect();
     assert_eq!(second, NAMES.map(str::to_owned).into());
+    // Those that ask without the webhook judge by its labels.
+    assert_eq!(
+        server.lock().unwrap().labels,
+        json!({"rack": "example.com/rack", "zone": "topology.kubernetes.io/zone"})
+    );
     // The watch has not shown the writes yet when the writer looks again: it writes nothing twice.
     queue.send_modify(|_| {});
     keeper.send_modify(|_| {});

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{ExemptArgs, ScopeArgs};
+use super::ExemptArgs;
 
 /// Flags of `preview`.
 #[derive(Debug, Args)]
@@ -55,9 +55,12 @@ pub struct PreviewArgs {
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
-    /// Node labels that stand for wider scopes.
-    #[command(flatten)]
-    pub scopes: ScopeArgs,
+    /// Node label of the rack, if --cluster has no class from a cluster with the webhook.
+    #[arg(long, value_name = "KEY")]
+    pub rack_label: Option<String>,
+    /// Node label of the zone, likewise.
+    #[arg(long, value_name = "KEY")]
+    pub zone_label: Option<String>,
 }
 
 /// The output format of `preview`.

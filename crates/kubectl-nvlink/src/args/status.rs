@@ -6,8 +6,6 @@ use clap::{Args, ValueEnum};
 use nvlink_api::class::syntax::is_namespace;
 use nvlink_runtime::client::Choice;
 
-use super::ScopeArgs;
-
 /// Flags that say which cluster and namespace, as kubectl has them.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
@@ -70,9 +68,6 @@ pub struct StatusArgs {
     /// What to print.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// Node labels that stand for wider scopes.
-    #[command(flatten)]
-    pub scopes: ScopeArgs,
 }
 
 /// Flags of `explain`.
@@ -88,9 +83,6 @@ pub struct ExplainArgs {
     /// What to print.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// Node labels that stand for wider scopes.
-    #[command(flatten)]
-    pub scopes: ScopeArgs,
 }
 
 /// The output format of `status` and `explain`.

@@ -11,7 +11,7 @@ use kube::CustomResourceExt;
 use nvlink_admission::view::View;
 use nvlink_api::{
     class::Class,
-    crd::{DomainClass, unknown_fields},
+    crd::{DomainClass, domain_class::ScopeLabels, unknown_fields},
     pod::{self, text},
 };
 use nvlink_cluster::gpus::{Gpus, Hardwares};
@@ -32,6 +32,8 @@ pub(super) struct Cluster {
     pub(super) namespaces: BTreeSet<String>,
     /// Namespaces whose label exempts them.
     pub(super) exempt: BTreeSet<String>,
+    /// By what the cluster's webhook judges scopes, if a class says so.
+    pub(super) scope_labels: Option<ScopeLabels>,
 }
 
 impl Cluster {
@@ -69,6 +71,8 @@ impl Cluster {
         let kind = text(&document, &["kind"]).to_owned();
         match kind.as_str() {
             "DomainClass" => {
+                let labels = ScopeLabels::of(&document);
+                self.scope_labels = self.scope_labels.take().or(labels);
                 let class = class(&document)?;
                 self.view.set_class(&object, Ok(class));
             }

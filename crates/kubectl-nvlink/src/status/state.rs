@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use nvlink_admission::decide::Settings;
 use nvlink_api::{
     class::{Class, GPU},
-    crd::DomainClassSpec,
+    crd::{DomainClassSpec, domain_class::ScopeLabels},
     pod,
 };
 use nvlink_planner::{Job, Millis, Name};
@@ -62,7 +62,7 @@ pub(super) struct End {
 impl<'a> State<'a> {
     /// Reads `objects` as of `now`.
     #[must_use]
-    pub fn new(objects: &'a Objects, settings: &Settings, now: Timestamp) -> Self {
+    pub fn new(objects: &'a Objects, now: Timestamp) -> Self {
         let classes = classes(objects);
         let mut pods = pods(objects, &classes);
         let mut past = Past::default();
@@ -84,7 +84,7 @@ impl<'a> State<'a> {
             plan: None,
             notes: notes(objects),
         };
-        let mut plan = Plan::new(&state, settings);
+        let mut plan = Plan::new(&state, &settings(objects));
         for (name, room) in plan.planner.rooms(state.now) {
             if let Some(node) = state.nodes.get_mut(&*name) {
                 node.room = Some(room);
@@ -177,6 +177,13 @@ impl Pod<'_> {
             source: estimate.source,
         })
     }
+}
+
+/// Returns the labels by which the webhook judges scopes, from the status of a class.
+fn settings(objects: &Objects) -> Settings {
+    let mut classes = objects.classes.objects.values();
+    let labels = classes.find_map(ScopeLabels::of);
+    labels.unwrap_or_default().into()
 }
 
 fn classes(objects: &Objects) -> BTreeMap<String, Result<Class, String>> {

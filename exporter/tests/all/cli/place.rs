@@ -18,10 +18,7 @@ fn no_placement_is_status_1_with_the_reason() {
             &["--gpus", "1", "--free", "3", "--require", "4"],
             "GPU 4 is required but not free",
         ),
-        (
-            &["--gpus", "3", "--scope", "nvlink-domain"],
-            "no nvlink-domain has room for 3",
-        ),
+        (&["--gpus", "3"], "no nvlink-domain has room for 3"),
     ];
     for (args, expected) in cases {
         let (status, error) = place(args);
@@ -75,7 +72,16 @@ fn placements() {
         table.contains("4 5\n") && table.contains("NV12") && table.contains("n.2"),
         "{table}"
     );
-    let json = place(&["--gpus", "2", "--require", "6", "--output", "json"]);
+    let json = place(&[
+        "--gpus",
+        "2",
+        "--require",
+        "6",
+        "--scope",
+        "node",
+        "--output",
+        "json",
+    ]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["gpus"], serde_json::json!([6, 7]));
     assert_eq!(json["quality"]["node"], 1.0);
@@ -111,7 +117,7 @@ fn a_placement_is_compared_with_the_next_best_set() {
     assert_eq!(row("dgx-h100", &["--gpus", "8"]), None, "no other set");
     let all_required = ["--gpus", "2", "--require", "0,1"];
     assert_eq!(row("dgx-h100", &all_required), None);
-    let apart = ["--gpus", "2", "--free", "0,1,2", "--scope", "nvlink-domain"];
+    let apart = ["--gpus", "2", "--free", "0,1,2"];
     assert_eq!(row("a100-pcie-pairs", &apart), None, "not on NVLink");
 }
 

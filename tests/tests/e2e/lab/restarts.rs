@@ -19,6 +19,9 @@ use crate::allocations::held;
 const PROFILE: &str = "dgx1-v100";
 const GPU: &str = "nvidia.com/gpu";
 const LONG: Duration = Duration::from_secs(90);
+/// The kubelet has devices once it has handled the first list of them, a while after it began to
+/// watch them: on a busy machine, a pod that comes in between is refused.
+const HANDLED: Duration = Duration::from_secs(2);
 /// Pods at a time, of one or two GPUs: more than there are GPUs for, so that one is always about to
 /// start. Two GPUs belong to a pod that stays.
 const PODS: usize = 8;
@@ -162,7 +165,7 @@ fn restart(bench: &Bench, parts: Vec<Restart>) -> Window {
     Window {
         parts,
         from,
-        until: Instant::now(),
+        until: Instant::now() + HANDLED,
     }
 }
 
@@ -293,7 +296,7 @@ fn end(pod: &Value) -> Option<String> {
 fn tell(name: &str, outcome: &Outcome) {
     let mut kinds: BTreeMap<Vec<Restart>, Vec<Duration>> = BTreeMap::new();
     for window in &outcome.windows {
-        let away = window.until.duration_since(window.from);
+        let away = window.until.duration_since(window.from) - HANDLED;
         kinds.entry(window.parts.clone()).or_default().push(away);
     }
     for (parts, mut away) in kinds {

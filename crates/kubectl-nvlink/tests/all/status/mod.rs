@@ -9,7 +9,6 @@ use k8s_openapi::jiff::Timestamp;
 use kubectl_nvlink::status::{
     Explained, Kind, Objects, Query, State, Status, Unknown, explain, status,
 };
-use nvlink_admission::decide::Settings;
 use serde_json::{Value, json};
 
 use cluster::{NOW, busy, class, node, pod, switched, waiting, with};
@@ -20,7 +19,7 @@ fn now() -> Timestamp {
 
 /// Returns the report on `objects`.
 pub(crate) fn report(objects: &Objects, query: &Query) -> Status {
-    status(&State::new(objects, &Settings::default(), now()), query)
+    status(&State::new(objects, now()), query)
 }
 
 /// Returns the explanation of a pod.
@@ -33,7 +32,7 @@ pub(crate) fn try_explain(
     namespace: &str,
     name: &str,
 ) -> Result<Explained, Unknown> {
-    let mut state = State::new(objects, &Settings::default(), now());
+    let mut state = State::new(objects, now());
     explain(&mut state, namespace, name)
 }
 
@@ -175,6 +174,36 @@ fn explain_names_the_gang_and_what_is_missing() {
     let gang = explained(&busy(), "ml", "ring-0");
     check("explain-gang.txt", &gang.text(Some(80)));
     assert_eq!(json(&gang)["gang"]["pods"], 1);
+}
+
+/// The webhook's flags name the labels; `explain` finds them in the status of classes.
+#[test]
+fn racks_are_those_of_the_webhook() {
+    let mut objects = busy();
+    let pods = ["rack-0", "rack-1"].map(|name| {
+        let pod = waiting(pod("ml", name, "high", 8, NOW));
+        let pod = with(pod, "gang", "rack");
+        with(with(pod, "gang-size", "2"), "gang-scope", "rack")
+    });
+    objects.pods.objects.extend(Kind::of(pods).objects);
+    for node in objects.nodes.objects.values_mut() {
+        node["metadata"]["labels"]["example.com/rack"] = json!("r1");
+    }
+    let reason = |objects: &Objects| explained(objects, "ml", "rack-0").text(None);
+    let unlabelled = "no node of its class has the label that names its rack";
+    assert!(
+        reason(&objects).contains(unlabelled),
+        "{}",
+        reason(&objects)
+    );
+    for class in objects.classes.objects.values_mut() {
+        class["status"]["scopeLabels"] = json!({"rack": "example.com/rack", "zone": "z"});
+    }
+    assert!(
+        !reason(&objects).contains(unlabelled),
+        "{}",
+        reason(&objects)
+    );
 }
 
 #[test]

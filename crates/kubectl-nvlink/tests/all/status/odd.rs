@@ -1,7 +1,6 @@
 //! Names and objects that nobody would choose.
 
 use kubectl_nvlink::status::{Kind, Objects, Query, State, explain};
-use nvlink_admission::decide::Settings;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
@@ -148,7 +147,7 @@ fn objects_of_any_shape_do_not_end_the_program() {
         }
         let text = report(&objects, &Query::default()).text(Some(80));
         assert!(!text.is_empty(), "{shape}");
-        let mut state = State::new(&objects, &Settings::default(), now());
+        let mut state = State::new(&objects, now());
         explain(&mut state, "ml", "train").unwrap();
     }
 }

@@ -1,7 +1,6 @@
 //! Pods that do not wait in the queue.
 
 use kubectl_nvlink::status::{Kind, Objects, Query, State, explain_owner};
-use nvlink_admission::decide::Settings;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
@@ -91,7 +90,7 @@ fn a_job_is_explained_by_a_pod_that_waits() {
     });
     objects.pods.objects.extend(Kind::of(pods).objects);
     let explained = |objects: &Objects, namespace: &str, kind: &str, name: &str| {
-        let mut state = State::new(objects, &Settings::default(), NOW.parse().unwrap());
+        let mut state = State::new(objects, NOW.parse().unwrap());
         let explained = explain_owner(&mut state, namespace, kind, name);
         explained
             .map(|one| one.pod)
