@@ -187,6 +187,15 @@ pub struct ScopeArgs {
         default_value = "topology.kubernetes.io/rack"
     )]
     pub rack_label: String,
+    /// Node labels of the network between rack and zone, such as those of leaf and spine switches,
+    /// nearest first: a gang gets the nodes that are nearest to each other.
+    #[arg(
+        long = "network-label",
+        env = "NVLINK_WEBHOOK_NETWORK_LABELS",
+        value_name = "KEY",
+        value_delimiter = ','
+    )]
+    pub network_labels: Vec<String>,
     /// Node label of the zone, likewise.
     #[arg(
         long,
@@ -201,6 +210,7 @@ impl From<ScopeArgs> for Settings {
     fn from(args: ScopeArgs) -> Self {
         Self {
             rack_label: args.rack_label,
+            network_labels: args.network_labels,
             zone_label: args.zone_label,
         }
     }

@@ -62,6 +62,8 @@ pub enum Action {
 pub struct Settings {
     /// Node label that names the rack.
     pub rack_label: String,
+    /// Node labels that name parts of the network between rack and zone, nearest first.
+    pub network_labels: Vec<String>,
     /// Node label that names the zone.
     pub zone_label: String,
 }
@@ -76,6 +78,7 @@ impl From<ScopeLabels> for Settings {
     fn from(labels: ScopeLabels) -> Self {
         Self {
             rack_label: labels.rack,
+            network_labels: labels.network,
             zone_label: labels.zone,
         }
     }
@@ -87,6 +90,7 @@ impl Settings {
     pub fn scope_labels(&self) -> ScopeLabels {
         ScopeLabels {
             rack: self.rack_label.clone(),
+            network: self.network_labels.clone(),
             zone: self.zone_label.clone(),
         }
     }

@@ -58,6 +58,7 @@ fn node(graph: &Arc<Graph>, at: usize) -> NodeState {
         availability: Availability::Ready,
         interconnect: Interconnect::Nvswitch,
         fabric: None,
+        network: Vec::new(),
         rack: Some(name(format!("rack{:04}", at / 32))),
         zone: Some(name(format!("zone{}", at / 3_000))),
         network_bytes_per_second: Some(400_000_000_000),

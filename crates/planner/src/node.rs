@@ -31,6 +31,9 @@ pub struct NodeState {
     pub fabric: Option<Fabric>,
     /// Its rack; a node without a rack shares a rack with no other node.
     pub rack: Option<Name>,
+    /// The parts of the network between rack and zone that it is in, such as those below one leaf or spine
+    /// switch, nearest first. In `None`, no other node is.
+    pub network: Vec<Option<Name>>,
     /// Its zone; a node without a zone shares a zone with no other node.
     pub zone: Option<Name>,
     /// The share of one GPU in its RDMA devices, bytes per second in one direction
@@ -44,6 +47,15 @@ pub struct NodeState {
     /// What the node has of other resources, in an order that the caller chooses (such as
     /// CPU in millicores, then memory in bytes). Resources beyond the end are not checked.
     pub resources: Vec<u64>,
+}
+
+impl NodeState {
+    /// Returns the groups in which other nodes are nearer than those outside, widest first: its zone, the
+    /// parts of the network, and its rack.
+    pub(crate) fn groups(&self) -> Vec<Option<Name>> {
+        let wide = std::iter::once(&self.zone).chain(self.network.iter().rev());
+        wide.chain([&self.rack]).cloned().collect()
+    }
 }
 
 /// GPUs that the exporter reports as held.

@@ -13,6 +13,7 @@ pub(crate) mod explain;
 pub(crate) mod gang;
 mod job;
 mod keep;
+mod nearest;
 pub(crate) mod plan;
 pub(crate) mod quota;
 mod reasons;

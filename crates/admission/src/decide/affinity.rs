@@ -19,9 +19,9 @@ use super::{
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-/// The weights of preferences for nodes close to other pods of the gang: in one NVLink domain, rack
-/// and zone. Closer is worth more than all that is farther.
-const CLOSE: [u32; 3] = [100, 50, 25];
+/// The weight of a preference for nodes in one NVLink domain with other pods of the gang. Half of it is
+/// that of one rack, and so on: closer is worth more than all that is farther.
+const CLOSE: u32 = 100;
 /// The weight of a preference for healthy nodes, the highest one.
 const HEALTHY: u32 = 100;
 /// The weight of a preference for nodes that are not slow: a slow node comes after all others
@@ -184,15 +184,19 @@ pub(super) fn join_gang(
     settings: &Settings,
 ) -> Result<(), Refusal> {
     let term = |key: &str| json!({"labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key});
-    let levels = [labels::DOMAIN, &settings.rack_label, &settings.zone_label];
+    let network = settings.network_labels.iter();
+    let levels = [labels::DOMAIN, &settings.rack_label].into_iter();
+    let levels = levels.chain(network.map(String::as_str));
+    let levels: Vec<&str> = levels.chain([&*settings.zone_label]).collect();
     let closer = match scope {
         Scope::Gpu | Scope::NvlinkDomain | Scope::Node => 0,
         Scope::Rack => 1,
-        Scope::Zone => 2,
-        Scope::Cluster => 3,
+        Scope::Zone => levels.len() - 1,
+        Scope::Cluster => levels.len(),
     };
     let preferred = affinity("podAffinity", PREFERRED);
-    for (key, weight) in levels.into_iter().zip(CLOSE).take(closer) {
+    for (at, key) in levels.into_iter().take(closer).enumerate() {
+        let weight = CLOSE.checked_shr(at as u32).unwrap_or(0).max(1);
         let item = json!({"weight": weight, "podAffinityTerm": term(key)});
         append_missing(pod, &preferred, &[item])?;
     }

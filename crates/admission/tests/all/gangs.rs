@@ -206,3 +206,43 @@ fn what_the_queue_starts_outside_its_scope_is_not_called_impossible() {
     let end = "the largest is 8: the pod will stay Pending, no node can hold it";
     assert!(said.len() == 1 && said[0].ends_with(end), "{said:?}");
 }
+
+/// Without the queue, the scheduler prefers the nearest level.
+#[test]
+fn pods_prefer_each_level_of_the_network_to_all_that_are_wider() {
+    let settings = Settings {
+        network_labels: ["example.com/leaf", "example.com/spine"]
+            .map(str::to_owned)
+            .into(),
+        ..Settings::default()
+    };
+    let levels = |scope: &str| {
+        let admission = Admission {
+            view: SharedView::new(view(json!({}), Machines::Hgx(2))),
+            authorizer: nvlink_admission::authorize::ListedAuthorizer::new(std::iter::empty()),
+            settings: settings.clone(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let mut pod = gang(2, 8, &json!({labels::GANG_SCOPE: scope}));
+        let admitted = runtime.block_on(admission.admit(pod.clone(), "ci", &subject()));
+        json_patch::patch(&mut pod, &admitted.unwrap().patch).unwrap();
+        let terms = &pod["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+        let of = |term: &Value| {
+            let key = term["podAffinityTerm"]["topologyKey"].as_str().unwrap();
+            format!("{key} {}", term["weight"])
+        };
+        terms.as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let wide = [
+        "nvlink-domains.io/domain 100",
+        "topology.kubernetes.io/rack 50",
+        "example.com/leaf 25",
+        "example.com/spine 12",
+        "topology.kubernetes.io/zone 6",
+    ];
+    assert_eq!(levels("cluster"), wide);
+    assert_eq!(levels("zone"), wide[..4]);
+    assert_eq!(levels("rack"), wide[..1]);
+}

@@ -211,8 +211,8 @@ pub struct Placement {
     #[serde(default)]
     pub gang_scope: GangScopeName,
     /// The pods of a gang that are on one node are one host for NCCL, so that they reach each other
-    /// over NVLink: they set the same `NCCL_HOSTID`, and share the network namespace and `/dev/shm`
-    /// of the node. If false, they communicate over the network.
+    /// over NVLink: you give them the settings of docs/gangs.md, such as `hostNetwork` and `hostIPC`. If
+    /// false, they communicate over the network.
     #[serde(default)]
     pub shared_host: bool,
     /// The nodes of the class may be taken away while a job runs, as spot and preemptible instances are.
@@ -479,6 +479,11 @@ pub struct DomainClassStatus {
 pub struct ScopeLabels {
     /// The label that names the rack of a node.
     pub rack: String,
+    /// The labels that name parts of the network between rack and zone, such as leaf and spine switches;
+    /// nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub network: Vec<String>,
     /// The label that names the zone of a node.
     pub zone: String,
 }
@@ -495,6 +500,7 @@ impl Default for ScopeLabels {
     fn default() -> Self {
         Self {
             rack: "topology.kubernetes.io/rack".to_owned(),
+            network: Vec::new(),
             zone: "topology.kubernetes.io/zone".to_owned(),
         }
     }

@@ -1,9 +1,12 @@
 //! Gangs that span nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use nvlink_topology::{
-    Scope,
+    Fabric, Scope,
     multi_node::{Gang, local, plain},
 };
 
@@ -14,14 +17,15 @@ use crate::{
     profile::{Need, Profile, Starts, Stay},
     queue::Entry,
     round::{
+        nearest::{Site, nearest},
         plan::Plan,
         target::{Part, Target},
     },
     search::Ask,
 };
 
-/// Of so many groups in which a gang can start at once, in the order of their names, the
-/// one of least cost is taken.
+/// Of so many groups in which a gang can start at once, those that it fills best, the one of least
+/// cost is taken.
 const MOST_GROUPS: usize = 32;
 
 /// A node of a group and what fits on it.
@@ -161,12 +165,14 @@ impl Plan<'_> {
         least
     }
 
-    /// Returns the groups that can hold so many members at last.
+    /// Returns the groups that can hold so many members at last, closest scope first. Those in which
+    /// fewest fit come first, so that larger ones stay whole.
     fn groups_for(&mut self, spec: &GangSpec, pods: u64) -> Vec<GroupId> {
         let index = self.gangs.index(spec, self.cluster, self.search);
-        let groups = index.groups.iter();
-        let large = groups.filter(|(_, group)| group.last >= pods);
-        large.map(|(id, _)| id.clone()).collect()
+        let large = index.groups.iter().filter(|(_, one)| one.last >= pods);
+        let mut large: Vec<(&GroupId, u64)> = large.map(|(id, one)| (id, one.now)).collect();
+        large.sort_by_key(|&(id, now)| (id.0, now, &id.1));
+        large.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the first time up to `until` at which the nodes of a group can hold so many
@@ -251,8 +257,8 @@ impl Plan<'_> {
         spec.fit(self.search, node, profile, stay, most)
     }
 
-    /// Chooses the nodes of a group: those of least cost, then as few as possible, then
-    /// those where it does the least harm.
+    /// Chooses the nodes of a group: those of least cost, then those that are nearest to each other,
+    /// then those where it does the least harm.
     fn fill(&mut self, entry: &Entry, spec: &GangSpec, id: &GroupId, stay: Stay) -> Option<Target> {
         let pods = u32::try_from(entry.job.members.len()).ok()?;
         let mut places = self.places(entry, spec, id, stay);
@@ -265,32 +271,26 @@ impl Plan<'_> {
         let limit = self.rank(&places[enough]);
         places.retain(|place| self.rank(place) <= limit);
         places.sort_by(|a, b| self.by_harm(a, b));
+        let sites: Vec<Site> = places
+            .iter()
+            .filter_map(|one| self.site(spec, one))
+            .collect();
         let mut parts: Vec<Part> = Vec::new();
         let mut cost: f64 = 0.0;
-        let mut missing = pods;
-        while missing > 0 {
-            // The last node is the one that the remaining members fill best.
-            let last = places.iter().rposition(|one| one.fit.members >= missing);
-            let room = last.map(|at| places[at].fit.members);
-            let fullest = places
-                .iter()
-                .position(|one| Some(one.fit.members) == room)
-                .unwrap_or(0);
-            if places.is_empty() {
-                return None;
-            }
-            let place = places.remove(fullest);
-            let fit = if place.fit.members > missing {
-                self.fit(spec, place.node, stay, missing)?
-            } else {
-                place.fit
+        for (at, members) in nearest(&sites, pods)? {
+            let place = places.get(at)?;
+            let found = match place.fit.members > members {
+                true => {
+                    let fit = self.fit(spec, place.node, stay, members)?;
+                    (fit.members == members).then_some(fit.found)?
+                }
+                false => Arc::clone(&place.fit.found),
             };
             cost = cost.max(place.cost);
-            missing -= fit.members;
             parts.push(Part {
                 node: place.node,
-                members: fit.members as usize,
-                found: fit.found,
+                members: members as usize,
+                found,
             });
         }
         parts.sort_by_cached_key(|part| self.in_ring(part.node));
@@ -332,6 +332,18 @@ impl Plan<'_> {
             part.found = spec.seat(self.search, node, free, sizes)?.found;
         }
         Some(())
+    }
+
+    /// Returns a place with the groups in which other nodes are nearer, widest first.
+    fn site(&self, spec: &GangSpec, place: &Place) -> Option<Site> {
+        let state = &self.cluster.node(place.node)?.state;
+        let fabric = state.fabric.as_ref().filter(|_| !spec.without_fabrics);
+        let mut groups = state.groups();
+        groups.push(fabric.map(Fabric::id).map(Name::from));
+        Some(Site {
+            groups,
+            members: place.fit.members,
+        })
     }
 
     fn places(&mut self, entry: &Entry, spec: &GangSpec, id: &GroupId, stay: Stay) -> Vec<Place> {
@@ -391,10 +403,9 @@ impl Plan<'_> {
     }
 
     /// Returns where a node is in the ring of a gang: nodes of one rack are adjacent.
-    fn in_ring(&self, number: u32) -> Option<(Option<Name>, Option<Name>, Name)> {
+    fn in_ring(&self, number: u32) -> Option<(Vec<Option<Name>>, Name)> {
         let node = self.cluster.node(number)?;
-        let state = &node.state;
-        Some((state.zone.clone(), state.rack.clone(), node.name.clone()))
+        Some((node.state.groups(), node.name.clone()))
     }
 }
 

@@ -33,6 +33,7 @@ fn node(graph: &Arc<Graph>, interconnect: Interconnect) -> NodeState {
         interconnect,
         fabric: None,
         rack: None,
+        network: Vec::new(),
         zone: None,
         network_bytes_per_second: None,
         slow: 0,

@@ -43,6 +43,56 @@ fn a_gang_shares_nodes_in_the_order_of_its_ranks() {
     );
 }
 
+/// Returns where a gang of whole nodes starts, in the order of its ranks, of twelve nodes without some:
+/// two nodes in each rack, two racks below each leaf switch.
+fn below_leaves(without: &[u8], pods: u32) -> Vec<String> {
+    let mut fed = Fed::default();
+    for at in (0..12).filter(|at| !without.contains(at)) {
+        let state = NodeState {
+            network: vec![Some(format!("leaf-{}", at / 4).into())],
+            ..in_rack(switched(), &format!("r{}", at / 2))
+        };
+        fed.node(&at.to_string(), state);
+    }
+    fed.job("gang", job(1, 0, 10).of(pods, 8).scope(Scope::Zone));
+    let told = start(&mut fed, 0);
+    nodes(&told)
+}
+
+/// Returns the nodes on which a gang of whole nodes starts.
+fn nodes(told: &str) -> Vec<String> {
+    let words = told.split_whitespace();
+    let nodes = words.filter_map(|word| word.split_once("[0,"));
+    nodes.map(|(node, _)| node.to_owned()).collect()
+}
+
+#[test]
+fn a_gang_gets_the_nodes_that_are_nearest_to_each_other() {
+    assert_eq!(below_leaves(&[], 4), ["0", "1", "2", "3"]);
+    // The one leaf with room for all of them.
+    assert_eq!(below_leaves(&[0, 5], 4), ["8", "9", "10", "11"]);
+    // All of one leaf, and a whole rack of another.
+    assert_eq!(below_leaves(&[0, 5, 8], 5), ["1", "2", "3", "10", "11"]);
+    // One rack before parts of two.
+    assert_eq!(below_leaves(&[0, 2], 2), ["4", "5"]);
+}
+
+#[test]
+fn a_gang_leaves_the_largest_racks_whole() {
+    let mut fed = Fed::default();
+    for (node, rack) in [
+        ("a", "r1"),
+        ("b", "r1"),
+        ("c", "r1"),
+        ("d", "r2"),
+        ("e", "r2"),
+    ] {
+        fed.node(node, in_rack(switched(), rack));
+    }
+    fed.job("gang", job(1, 0, 10).of(2, 8));
+    assert_eq!(nodes(&start(&mut fed, 0)), ["d", "e"]);
+}
+
 #[test]
 fn a_gang_stays_within_a_fabric_if_its_scope_is_a_domain() {
     let fabric = |clique| {

@@ -104,6 +104,11 @@ pub(super) fn state(
             .unwrap_or(Interconnect::Pcie),
         fabric: domains.find_map(|domain| domain.fabric.clone()),
         rack: label(&settings.rack_label),
+        network: settings
+            .network_labels
+            .iter()
+            .map(|key| label(key))
+            .collect(),
         zone: label(&settings.zone_label),
         network_bytes_per_second: known.and_then(|known| known.network),
         slow: 0,

@@ -207,6 +207,32 @@ fn racks_are_those_of_the_webhook() {
 }
 
 #[test]
+fn a_gang_is_expected_on_nodes_below_one_switch() {
+    let leaves = [("a", "leaf-1"), ("b", "leaf-2"), ("c", "leaf-2")];
+    let nodes = leaves.map(|(name, leaf)| {
+        let mut node = node(name, "nvswitch");
+        node["metadata"]["labels"]["example.com/leaf"] = json!(leaf);
+        node
+    });
+    let pods = ["ring-0", "ring-1"].map(|name| {
+        let pod = waiting(pod("ml", name, "high", 8, NOW));
+        with(with(pod, "gang", "ring"), "gang-size", "2")
+    });
+    let mut class = class("high", "nvswitch", json!({}));
+    class["status"]["scopeLabels"] =
+        json!({"rack": "r", "network": ["example.com/leaf"], "zone": "z"});
+    let objects = Objects {
+        classes: Kind::of([class]),
+        nodes: Kind::of(nodes),
+        topologies: Kind::of(leaves.map(|(name, _)| switched(name, &[]))),
+        pods: Kind::of(pods),
+        ..Objects::default()
+    };
+    let text = explained(&objects, "ml", "ring-0").text(None);
+    assert!(text.contains("Its GPUs on b, c are free"), "{text}");
+}
+
+#[test]
 fn one_node_and_one_job_that_starts_now() {
     let objects = Objects {
         classes: Kind::of([class("high", "nvswitch", json!({}))]),

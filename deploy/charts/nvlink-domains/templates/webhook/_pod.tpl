@@ -51,6 +51,9 @@
 {{- define "nvlink-domains.processArgs" -}}
 {{- $webhook := (index . 0).Values.webhook }}
 - {{ print "--rack-label=" ($webhook.rackLabel) | quote }}
+{{- range $webhook.networkLabels }}
+- {{ print "--network-label=" . | quote }}
+{{- end }}
 - {{ print "--zone-label=" ($webhook.zoneLabel) | quote }}
 - {{ print "--log=" ($webhook.log) | quote }}
 - {{ print "--log-format=" ((index . 0).Values.logFormat) | quote }}
