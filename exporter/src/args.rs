@@ -247,7 +247,7 @@ pub struct RecordArgs {
   nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
   nvlink-exporter place --source sim:a100-pcie-pairs --gpus 4 --scope node --output env
-  nvlink-exporter place --source sim:h200-degraded --gpus 6 --broken avoid
+  nvlink-exporter place --source sim:h200-degraded --gpus 5 --broken avoid
 
 Exits with status 1 and the reason if there is no such placement.")]
 pub struct PlaceArgs {

@@ -121,7 +121,7 @@ impl Gate {
         };
         let Some(expected) = report.expected(SizeClass::Large) else {
             return Verdict::Refused(format!(
-                "{name} cannot be compared with the model: name the topology of its node with --source if it has none, or use --against baseline"
+                "{name} cannot be compared with the model: name what it does not say itself, the topology of its node with --source and the number of nodes with --nodes, or use --against baseline"
             ));
         };
         let verdict = self.compare(&name, level, expected, "the model says");

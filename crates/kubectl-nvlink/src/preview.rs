@@ -120,6 +120,7 @@ fn settings(args: &PreviewArgs, labels: Option<ScopeLabels>) -> Settings {
     let flag = |flag: &Option<String>, known| flag.clone().unwrap_or(known);
     Settings {
         rack_label: flag(&args.rack_label, known.rack),
+        network_labels: known.network,
         zone_label: flag(&args.zone_label, known.zone),
     }
 }
@@ -185,7 +186,7 @@ impl<'a> Preview<'a> {
             return (verdict, None);
         }
         self.default_class(namespace);
-        let dress = Dress::of(template);
+        let dress = Dress::of(template, document);
         let mut pod = match &dress {
             Some(dress) => dress.put_on(&before),
             None => before.clone(),

@@ -20,7 +20,7 @@ pub(crate) fn policies(summaries: &[Summary]) -> Vec<String> {
         .map(|other| own.never_ran().saturating_sub(other.never_ran()));
     if let Some(jobs) = less.max().filter(|&jobs| jobs > 0) {
         sentences.push(format!(
-            "{} never runs {} that others run: its waits and its communication do not count them.",
+            "{} does not run {} that others run; its figures leave them out.",
             own.name,
             counted(jobs, "job")
         ));
@@ -33,7 +33,7 @@ fn against(own: &Summary, other: &Summary) -> Option<String> {
     let communication = times.map(|(own, other)| {
         let change = own.mean / other.mean - 1.0;
         match percent(change.abs()) {
-            same if same == percent(0.0) => "communication takes as long".to_owned(),
+            same if same == percent(0.0) => "communication takes the same time".to_owned(),
             share if change < 0.0 => format!("communication takes {share} less time"),
             share => format!("communication takes {share} more time"),
         }
@@ -72,8 +72,8 @@ fn waits(own: &Waits, other: &Waits) -> String {
     match (longer.is_empty(), shorter.is_empty()) {
         (true, true) => "jobs wait as long".to_owned(),
         (false, true) => format!("jobs wait longer: {longer}"),
-        (true, false) => format!("jobs wait shorter: {shorter}"),
-        (false, false) => format!("some wait longer: {longer}; others shorter: {shorter}"),
+        (true, false) => format!("jobs wait less: {shorter}"),
+        (false, false) => format!("some wait longer: {longer}; others less: {shorter}"),
     }
 }
 

@@ -136,6 +136,7 @@ fn state(cluster: &Cluster, number: usize, class: &Name) -> NodeState {
         interconnect: kind.interconnect,
         fabric: node.fabric.clone(),
         rack: None,
+        network: Vec::new(),
         zone: Some(ZONE.into()),
         network_bytes_per_second: kind.network,
         slow: 0,

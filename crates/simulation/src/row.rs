@@ -89,7 +89,13 @@ impl Header {
     pub(crate) fn check(&self, values: &ByteRecord) -> Result<(), String> {
         match (values.len(), self.names.len()) {
             (have, want) if have == want => Ok(()),
-            (have, want) => Err(format!("{have} values, but the header has {want} columns")),
+            (have, want) => {
+                let commas = "; quote values with commas, as in \"tp=4,pp=2\"";
+                let hint = if have > want { commas } else { "" };
+                Err(format!(
+                    "{have} values, but the header has {want} columns{hint}"
+                ))
+            }
         }
     }
 

@@ -19,7 +19,7 @@ pub fn table(report: &Report) -> String {
     );
     if report.rejected > 0 {
         let rejected = number(report.rejected);
-        text += &format!("; {rejected} never ran: too large");
+        text += &format!("; {rejected} rejected: too large");
     }
     text += "\n\n";
     text += &row("", &summaries, |one| Some(one.name.to_owned()));
@@ -66,7 +66,7 @@ fn rows() -> [(&'static str, Value); 13] {
         ("quality, mean", |one| {
             one.quality.map(|quality| format!("{:.2}", quality.mean))
         }),
-        ("quality, 5 % below", |one| {
+        ("quality, worst 5 %", |one| {
             one.quality.map(|quality| format!("{:.2}", quality.p5))
         }),
         ("across domains", |one| Some(number(one.cross_domain_jobs))),
@@ -91,6 +91,9 @@ fn of_shares() -> [(&'static str, Value); 4] {
 }
 
 fn hours(hours: f64) -> String {
+    if hours < 100.0 {
+        return format!("{hours:.2}");
+    }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // positive, saturates
     number(hours.round() as usize)
 }

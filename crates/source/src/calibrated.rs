@@ -23,6 +23,9 @@ pub enum CalibrationError {
         /// What is wrong, with line and column.
         error: serde_json::Error,
     },
+    /// It is something else.
+    #[error("not a calibration, which `nvlink-exporter calibration make` writes: {0}")]
+    Other(serde_json::Error),
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
@@ -38,9 +41,13 @@ pub fn load(path: &Path) -> Result<Calibration, CalibrationError> {
 fn parse(bytes: &[u8]) -> Result<Calibration, CalibrationError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let calibration: Calibration =
-        serde_path_to_error::deserialize(&mut json).map_err(|error| CalibrationError::Shape {
-            path: error.path().to_string(),
-            error: error.into_inner(),
+        serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let error = error.into_inner();
+            match path.as_str() {
+                "." => CalibrationError::Other(error),
+                _ => CalibrationError::Shape { path, error },
+            }
         })?;
     calibration.check()?;
     Ok(calibration)

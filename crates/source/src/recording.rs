@@ -123,7 +123,10 @@ pub(crate) fn parse(text: &str) -> Result<Recording, RecordingError> {
 fn read<T: DeserializeOwned>(text: &str) -> Result<T, RecordingError> {
     let mut json = serde_json::Deserializer::from_str(text);
     let document = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
+        let path = match error.path().to_string() {
+            root if root == "." => "the document".to_owned(),
+            path => path,
+        };
         let error = error.into_inner();
         match error.classify() {
             serde_json::error::Category::Data => RecordingError::Shape { path, error },

@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Link, NodeTopologySpec, Via, bandwidth, network};
+use crate::{Link, NodeTopologySpec, Via, bandwidth, generation::Generation, network};
 
 /// The annotation `nvlink-domains.io/topology`: which GPUs form a domain.
 ///
@@ -131,11 +131,21 @@ fn gpu_rate(spec: &NodeTopologySpec, index: u32) -> u64 {
         .map(|links| links.iter().filter(|link| link.up).collect());
     let active: Vec<&Link> = active.unwrap_or_default();
     let line_rate = active.iter().filter_map(|link| link.bytes_per_second).min();
+    let line_rate = line_rate.or_else(|| rate_of_edges(spec, index));
     let links = match u32::try_from(active.len()) {
         Ok(0) | Err(_) => links_of_edges(spec, index),
         Ok(links) => links,
     };
     bandwidth::nominal_nvlink(gpu.model.as_deref(), links, line_rate)
+}
+
+/// Returns the nominal rate of a link whose generation only the usable bandwidth of its edges tells, as
+/// in a topology of NCCL.
+fn rate_of_edges(spec: &NodeTopologySpec, gpu: u32) -> Option<u64> {
+    let mut edges = spec.edges.iter();
+    let edge = edges.find(|edge| (edge.a == gpu || edge.b == gpu) && edge.links > 0)?;
+    let usable = edge.bytes_per_second / u64::from(edge.links);
+    Some(Generation::of_usable(usable)?.nominal_bytes_per_second_per_link)
 }
 
 fn links_of_edges(spec: &NodeTopologySpec, gpu: u32) -> u32 {

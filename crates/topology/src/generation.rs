@@ -91,6 +91,14 @@ impl Generation {
             .map(|(_, generation)| *generation)
     }
 
+    /// Returns the oldest generation whose links have this usable bandwidth, bytes per second.
+    #[must_use]
+    pub fn of_usable(bytes_per_second_per_link: u64) -> Option<Self> {
+        let all = [PASCAL, AMPERE_WORKSTATION, VOLTA, HOPPER, BLACKWELL].into_iter();
+        let mut all = all.filter(|one| one.bytes_per_second_per_link == bytes_per_second_per_link);
+        all.next()
+    }
+
     /// Returns the generation of a compute capability, 90 for Hopper; `None` for one
     /// without NVLink (Ada, GeForce Blackwell) or an unknown one.
     #[must_use]

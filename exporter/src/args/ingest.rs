@@ -16,7 +16,7 @@ use nvlink_topology::PathClass;
 #[command(after_help = "Examples:
   all_reduce_perf -b 8 -e 8G -f 2 -g 8 | nvlink-exporter ingest --source nvml -
   nvlink-exporter ingest results/*.txt --source file:node.json --state /var/lib/nvlink/collectives
-  nvlink-exporter ingest nccl.log --min-ratio 0.9                  the gate of a CI job
+  nvlink-exporter ingest nccl.log --source nvml --min-ratio 0.9    the gate of a CI job
   nvlink-exporter ingest --watch /var/log/nccl --state /var/lib/nvlink/collectives
 
 Exits with status 1 if an input cannot be read, a run failed, or a bandwidth is below --min-ratio.")]

@@ -1,6 +1,6 @@
 //! `place`.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use nvlink_topology::{
     BrokenGpus, GpuSet, Graph, NextBest, NoPlacement, NodeTopologySpec, Placement, Request, Scope,
 };
@@ -22,6 +22,10 @@ const SEVERAL_NODES: &str = "place chooses GPUs of one node. For a job over seve
 pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     let node = read_and_warn(&args.source)?.topology;
     if !node.spec.knows_nvlink() {
+        ensure!(
+            args.scope >= Scope::Node || args.gpus < 2,
+            "no placement: NVLink is unknown in this source, so no domain is known (--scope node chooses by PCIe)"
+        );
         warn("the source cannot see NVLink: the GPUs are chosen by their PCIe paths alone");
     }
     let graph = Graph::new(&node.spec).with_context(|| args.source.source.to_string())?;

@@ -124,7 +124,8 @@ fn domains(node: &NodeTopology) -> String {
         let none = match (spec.knows_nvlink(), spec.source.kind) {
             (true, _) => "none: these GPUs have no NVLink between them\n",
             (false, SourceKind::Sysfs) => "unknown: sysfs does not show NVLink\n",
-            (false, _) => "unknown: the driver does not show the links\n",
+            (false, SourceKind::Nvml) => "unknown: the driver does not show the links\n",
+            (false, _) => "unknown: the file does not show the links\n",
         };
         return none.to_owned();
     }

@@ -77,7 +77,12 @@ fn the_program_reads_another_root() {
         "{table}"
     );
     let (placement, warning) = run(&["place", "--gpus", "2"]);
-    assert!(placement.is_empty() && warning.contains("--scope node also uses PCIe"));
+    let wanted =
+        "NVLink is unknown in this source, so no domain is known (--scope node chooses by PCIe)";
+    assert!(
+        placement.is_empty() && warning.contains(wanted),
+        "{warning}"
+    );
     let (placement, warning) = run(&["place", "--gpus", "2", "--scope", "node"]);
     assert!(!placement.is_empty());
     assert!(

@@ -315,6 +315,8 @@ fn unpublished_or_slow(class: &Class, view: &View) -> String {
         _ if class.broken_gpus == BrokenGpus::Avoid => format!(
             "no node of class {name:?} has published which of its GPUs are healthy: the pod will wait"
         ),
-        _ => format!("no node of class {name:?} has published its domains: the pod will wait"),
+        _ => format!(
+            "no node with the labels of class {name:?} has published its domains: the pod will wait"
+        ),
     }
 }

@@ -96,6 +96,12 @@ impl Cluster {
                 let labels = entries(&document, "labels");
                 nodes.entry(object).or_default().extend(labels);
             }
+            "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" => {
+                let path = files::display(path);
+                eprintln!(
+                    "note: {path}: {kind} {object:?} is ignored: name the restricted classes that everybody may use with --allow-use"
+                );
+            }
             _ => bail!(
                 "expected a DomainClass, NodeTopology, Node or Namespace; use --filename for pods to decide on"
             ),
@@ -132,18 +138,22 @@ impl Cluster {
     }
 }
 
-/// Returns the class of a file that has one DomainClass and nothing else.
+/// Returns the class of a file that has one DomainClass; other objects in it, such as the Roles of its
+/// users, do not matter.
 ///
 /// # Errors
-/// When it cannot be read, is invalid, or has other objects.
+/// When it cannot be read, is invalid, or has no or several DomainClasses.
 pub(crate) fn read_class(path: &Path) -> anyhow::Result<Class> {
     let name = files::display(path);
     let documents = flatten(files::documents(path)?);
-    match &documents[..] {
-        [document] if text(document, &["kind"]) == "DomainClass" => {
-            class(document).with_context(|| name)
-        }
-        _ => bail!("{name}: expected one DomainClass and no other object"),
+    let is_class = |document: &&Value| text(document, &["kind"]) == "DomainClass";
+    let classes: Vec<&Value> = documents.iter().filter(is_class).collect();
+    match classes[..] {
+        [document] => class(document).with_context(|| name),
+        _ => bail!(
+            "{name}: expected one DomainClass, and it has {}: put the one to use into a file of its own",
+            classes.len()
+        ),
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use nvlink_admission::authorize::{Subject, User};
+use nvlink_api::pod::text;
 use serde_json::{Value, json};
 
 use super::template::Template;
@@ -147,15 +148,25 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     }
 }
 
+/// The label of an object whose pods Kueue places.
+const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// The gate of a pod whose node Kueue chooses.
+const KUEUE_GATE: &str = "kueue.x-k8s.io/topology";
+
 /// What a controller adds to the pods of a template.
 pub(super) struct Dress {
     labels: BTreeMap<String, String>,
     owner: Value,
+    /// The scheduler that the object names for its pods, as Volcano's Job does (`createJobPod` in
+    /// pkg/controllers/job/job_controller_util.go).
+    scheduler: Option<String>,
+    /// Kueue 0.19 has admitted the object (pkg/podset/podset.go).
+    is_of_kueue: bool,
 }
 
 impl Dress {
     /// Returns what the controller adds to the pods of `template`; none for a plain pod.
-    pub(super) fn of(template: &Template) -> Option<Self> {
+    pub(super) fn of(template: &Template, document: &Value) -> Option<Self> {
         if template.is_pod() {
             return None;
         }
@@ -175,7 +186,20 @@ impl Dress {
             labels.insert((*key).to_owned(), value.to_owned());
         }
         labels.extend(of_path(template.path.as_str()));
-        Some(Self { labels, owner })
+        let queue = text(document, &["metadata", "labels", KUEUE_QUEUE]);
+        if !queue.is_empty() {
+            let own = [("podset", "main"), ("local-queue-name", queue)];
+            let own = own.map(|(key, value)| (format!("kueue.x-k8s.io/{key}"), value.to_owned()));
+            labels.extend(own);
+        }
+        let of_volcano = object.api_version.starts_with("batch.volcano.sh/");
+        let scheduler = text(document, &["spec", "schedulerName"]);
+        Some(Self {
+            labels,
+            owner,
+            scheduler: (of_volcano && !scheduler.is_empty()).then(|| scheduler.to_owned()),
+            is_of_kueue: !queue.is_empty(),
+        })
     }
 
     /// Returns the pod that the controller creates from `template`.
@@ -190,11 +214,46 @@ impl Dress {
                 labels.entry(key.as_str()).or_insert_with(|| json!(value));
             }
         }
+        if let Some(scheduler) = &self.scheduler
+            && let Some(spec) = object(&mut pod, "spec")
+        {
+            spec.insert("schedulerName".to_owned(), json!(scheduler));
+        }
+        if self.is_of_kueue
+            && let Some(spec) = object(&mut pod, "spec")
+            && let Some(gates) = list(spec, "schedulingGates")
+        {
+            gates.push(json!({"name": KUEUE_GATE}));
+        }
         pod
+    }
+
+    /// Takes off the scheduler and the gate.
+    fn undress(&self, pod: &mut Value, template: &Value) {
+        let had = |key: &str| template.get("spec").and_then(|spec| spec.get(key));
+        let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+            return;
+        };
+        if self.scheduler.is_some() {
+            match had("schedulerName") {
+                Some(own) => spec.insert("schedulerName".to_owned(), own.clone()),
+                None => spec.remove("schedulerName"),
+            };
+        }
+        if self.is_of_kueue
+            && let Some(gates) = list(spec, "schedulingGates")
+        {
+            let kueues = gates.iter().position(|gate| gate["name"] == KUEUE_GATE);
+            kueues.map(|at| gates.remove(at));
+            if gates.is_empty() && had("schedulingGates").is_none() {
+                spec.remove("schedulingGates");
+            }
+        }
     }
 
     /// Returns `pod`, which was created from `template`, as a template again.
     pub(super) fn take_off(&self, mut pod: Value, template: &Value) -> Value {
+        self.undress(&mut pod, template);
         if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
             match template.pointer("/metadata/ownerReferences") {
                 Some(own) => metadata.insert("ownerReferences".to_owned(), own.clone()),
@@ -224,6 +283,11 @@ fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut serde_json::Map
         *entry = json!({});
     }
     entry.as_object_mut()
+}
+
+/// Returns the list at `key`, and creates it if it is missing; `None` if `key` is another type.
+fn list<'a>(spec: &'a mut serde_json::Map<String, Value>, key: &str) -> Option<&'a mut Vec<Value>> {
+    spec.entry(key).or_insert_with(|| json!([])).as_array_mut()
 }
 
 /// Returns labels that follow from the path of a template in kinds of Kubeflow and Ray.

@@ -187,7 +187,7 @@ fn a_class_says_scope_and_time_limits() {
     );
     let table = table.replace('\n', " ");
     assert!(
-        table.contains("nvlink-domains never runs 2 jobs that others run: "),
+        table.contains("nvlink-domains does not run 2 jobs that others run; "),
         "{table}"
     );
 }
@@ -203,8 +203,13 @@ fn a_class_that_does_not_queue_or_is_not_one_is_an_error() {
         (Some(1), expected)
     );
     let done = with_class(TRACE, "kind: Pod\n", &[]);
-    let wanted = "class.yaml: expected one DomainClass and no other object\n";
+    let wanted = "class.yaml: expected one DomainClass, and it has 0: put the one to use into a file of its own\n";
     assert!(text(&done.stderr).ends_with(wanted), "{done:?}");
+    // A class comes with the Roles of its users, as in deploy/examples.
+    let with_role = format!("{CLASS}---\nkind: Role\nmetadata: {{name: use}}\n");
+    assert!(with_class(TRACE, &with_role, &[]).status.success());
+    let two = format!("{CLASS}---\n{CLASS}");
+    assert!(text(&with_class(TRACE, &two, &[]).stderr).contains("it has 2"));
 }
 
 #[test]

@@ -58,7 +58,9 @@ impl Reader {
             match line.header() {
                 Ok(header) => self.drafts.push(Draft::new(line.number, header)),
                 Err(word) => {
-                    let reason = format!("{word:?} is not a column of a topology matrix");
+                    let reason = format!(
+                        "{word:?} is not a column of a topology matrix; if the line is cut or wrapped, write the matrix into a file (nvidia-smi topo -m > topo.txt)"
+                    );
                     self.stray
                         .get_or_insert(LineError::new(line.number, reason));
                 }

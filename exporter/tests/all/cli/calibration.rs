@@ -56,6 +56,12 @@ fn a_calibration_that_cannot_be_used_is_an_error() {
     fs::write(&path, "{\"kind\": 3}").unwrap();
     let (_, error) = fails(&path);
     assert!(error.contains("kind: invalid type: integer `3`"), "{error}");
+    fs::write(&path, "nccl-tests").unwrap();
+    let (_, error) = fails(&path);
+    assert!(
+        error.contains("not a calibration, which `nvlink-exporter calibration make` writes"),
+        "{error}"
+    );
     // A device never ends, and a pipe may never begin.
     let (_, error) = fails("/dev/zero");
     assert!(error.contains("not a regular file"), "{error}");

@@ -114,7 +114,7 @@ fn the_gate_refuses_what_is_too_slow() {
     assert_eq!(error, expected);
     let error = desk.failure("good.txt --min-ratio 0.9");
     assert!(
-        error.contains("cannot be compared with the model: name the topology"),
+        error.contains("cannot be compared with the model: name what it does not say itself"),
         "{error}"
     );
     let small = Test {

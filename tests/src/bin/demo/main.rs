@@ -65,7 +65,7 @@ fn run_observe(terminal: &Terminal) -> Result<()> {
 
 fn end(terminal: &Terminal) -> Result<()> {
     terminal.step("Done")?;
-    terminal.say("All programs have ended, and nothing is left behind.")
+    terminal.say("All programs have ended. What was built and downloaded is kept for the next time, in\ntarget and ~/.cache/nvlink-domains.")
 }
 
 fn run(terminal: &Terminal) -> Result<()> {

@@ -61,7 +61,7 @@ pub(crate) fn plugin() -> Result<PathBuf> {
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let control_plane = &cluster.control_plane;
     terminal.step("A full cluster, and a job that waits")?;
-    terminal.say("So far, a job that found no free domain would have been Pending without a word. From now on,\njobs of the class wait in a queue:")?;
+    terminal.say("So far, a job starts on any node of its class with enough free GPUs, or it is Pending. From\nnow on, jobs of the class wait in a queue until a domain is free:")?;
     terminal.run(control_plane.kubectl(), QUEUES)?;
     let night = control_plane.namespace("night", &json!({}), &json!({}))?;
     wait_for_class(&night, &json!({}))?;

@@ -1,5 +1,7 @@
 //! Objects with pod templates, and the output for programs.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::{files, run, text};
@@ -190,4 +192,51 @@ fn lists_directories_and_documents_without_pods() {
     assert!(printed.status.success());
     let notes = text(&printed.stderr);
     assert!(notes.contains("no pods and no pod templates"), "{notes}");
+}
+
+/// Kueue admits a Job before its pods exist, and Volcano names itself in them.
+#[test]
+fn jobs_of_other_schedulers_are_handed_over() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/examples");
+    for (example, scheduler) in [("kueue", "Kueue"), ("volcano", "Volcano")] {
+        let file = |name: &str| format!("{root}/{example}/{name}.yaml");
+        let (job, class) = (file("job"), file("class"));
+        let arguments = [
+            "preview",
+            "-f",
+            &job,
+            "--cluster",
+            &class,
+            "--allow-use",
+            "*",
+        ];
+        let show = |output: &str| {
+            let all = [&arguments[..], &["-o", output]].concat();
+            let done = run(Path::new(root), &all, "");
+            assert!(done.status.success(), "{done:?}");
+            text(&done.stdout) + &text(&done.stderr)
+        };
+        let said = show("text");
+        assert!(
+            !said.contains("does not place this pod"),
+            "{scheduler}: {said}"
+        );
+        let changed = show("diff");
+        let added: Vec<&str> = changed
+            .lines()
+            .filter(|line| line.starts_with('+'))
+            .collect();
+        let foreign = [
+            "schedulerName",
+            "schedulingGates",
+            "local-queue-name",
+            "podAffinity",
+        ];
+        for word in foreign {
+            assert!(
+                !added.iter().any(|line| line.contains(word)),
+                "{word}: {changed}"
+            );
+        }
+    }
 }

@@ -91,7 +91,8 @@ fn a_class_that_is_faster_than_every_node_names_the_best() {
     fs::remove_dir_all(directory.path().join("nodes")).unwrap();
     fs::create_dir(directory.path().join("nodes")).unwrap();
     write("nodes/new.yaml", "{kind: Node, metadata: {name: new}}");
-    let told = "no node of class \"fast\" has published its domains: the pod will wait";
+    let told =
+        "no node with the labels of class \"fast\" has published its domains: the pod will wait";
     assert!(said().contains(told), "{}", said());
 }
 
