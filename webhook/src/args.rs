@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kubectl_nvlink::args::{CheckArgs, ExemptArgs};
 use nvlink_admission::decide::Settings;
+use nvlink_api::class::syntax::is_label_key;
 
 mod extender;
 mod policies;
@@ -184,6 +185,7 @@ pub struct ScopeArgs {
         long,
         env = "NVLINK_WEBHOOK_RACK_LABEL",
         value_name = "KEY",
+        value_parser = label_key,
         default_value = "topology.kubernetes.io/rack"
     )]
     pub rack_label: String,
@@ -193,7 +195,8 @@ pub struct ScopeArgs {
         long = "network-label",
         env = "NVLINK_WEBHOOK_NETWORK_LABELS",
         value_name = "KEY",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = label_key
     )]
     pub network_labels: Vec<String>,
     /// Node label of the zone, likewise.
@@ -201,6 +204,7 @@ pub struct ScopeArgs {
         long,
         env = "NVLINK_WEBHOOK_ZONE_LABEL",
         value_name = "KEY",
+        value_parser = label_key,
         default_value = "topology.kubernetes.io/zone"
     )]
     pub zone_label: String,
@@ -350,6 +354,13 @@ pub struct RegistrationArgs {
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
+}
+
+fn label_key(text: &str) -> Result<String, String> {
+    if is_label_key(text) {
+        return Ok(text.to_owned());
+    }
+    Err("not a label key, such as topology.kubernetes.io/rack".to_owned())
 }
 
 fn url(text: &str) -> Result<WebhookTarget, String> {

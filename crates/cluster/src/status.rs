@@ -86,6 +86,8 @@ struct Known {
     searching: Option<Id>,
     /// When its status could not be written.
     failed: Option<Instant>,
+    /// The CRD is of an earlier version: it has no labels of scopes.
+    without_labels: bool,
     complaints: Complaints,
 }
 
@@ -123,6 +125,7 @@ impl Known {
             restrictable: None,
             searching: None,
             failed: None,
+            without_labels: false,
             complaints: Complaints::default(),
         }
     }
@@ -452,21 +455,17 @@ impl Writer {
         let superfluous = present.iter().filter(own).any(|one| !wanted(one));
         let labels = class.status.as_ref();
         let labels = labels.and_then(|status| status.scope_labels.as_ref());
-        let same = !superfluous && labels == Some(&self.scope_labels);
-        if same && conditions.iter().all(|one| present.contains(&one)) {
+        let same = one.without_labels || labels == Some(&self.scope_labels);
+        if same && !superfluous && conditions.iter().all(|one| present.contains(&one)) {
             return Ok(());
         }
-        let status = json!({
-            "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
-            "status": {"conditions": conditions, "scopeLabels": self.scope_labels},
-        });
-        let api: Api<DomainClass> = Api::all(self.client.clone());
-        let params = PatchParams::apply(MANAGER).force();
         let name = class.name_any();
-        match api
-            .patch_status(&name, &params, &Patch::Apply(&status))
-            .await
-        {
+        let mut written = self.apply(&name, &conditions, one.without_labels).await;
+        if !one.without_labels && written.as_ref().is_err_and(is_about_labels) {
+            one.without_labels = true;
+            written = self.apply(&name, &conditions, true).await;
+        }
+        match written {
             // The class was deleted in the meantime.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             written => {
@@ -475,4 +474,28 @@ impl Writer {
             }
         }
     }
+
+    async fn apply(
+        &self,
+        name: &str,
+        conditions: &[Condition],
+        without_labels: bool,
+    ) -> kube::Result<DomainClass> {
+        let labels = (!without_labels).then_some(&self.scope_labels);
+        let mut status = json!({"conditions": conditions});
+        if let Some(labels) = labels {
+            status["scopeLabels"] = json!(labels);
+        }
+        let class = json!({
+            "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass", "status": status,
+        });
+        let api: Api<DomainClass> = Api::all(self.client.clone());
+        let params = PatchParams::apply(MANAGER).force();
+        api.patch_status(name, &params, &Patch::Apply(&class)).await
+    }
+}
+
+/// Reports whether the API server refuses the labels of scopes, which its CRD does not have.
+fn is_about_labels(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains("scopeLabels"))
 }

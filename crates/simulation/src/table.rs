@@ -66,7 +66,7 @@ fn rows() -> [(&'static str, Value); 13] {
         ("quality, mean", |one| {
             one.quality.map(|quality| format!("{:.2}", quality.mean))
         }),
-        ("quality, worst 5 %", |one| {
+        ("quality, 95 % above", |one| {
             one.quality.map(|quality| format!("{:.2}", quality.p5))
         }),
         ("across domains", |one| Some(number(one.cross_domain_jobs))),

@@ -52,7 +52,7 @@ fn same_bytes(foreign: &Foreign) {
     ] {
         for source in ["sim:dgx1-v100", "sim:a100-pcie-pairs"] {
             commands.push(format!(
-                "place --node-name n --source {source} --output json {job}"
+                "place --node-name n --scope node --source {source} --output json {job}"
             ));
         }
     }

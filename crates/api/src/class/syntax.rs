@@ -6,7 +6,7 @@ pub(crate) const LONGEST_VARIABLE: usize = 4096;
 
 /// Reports whether `text` can be a label key: a name, optionally after a DNS prefix and `/`.
 #[must_use]
-pub(crate) fn is_label_key(text: &str) -> bool {
+pub fn is_label_key(text: &str) -> bool {
     let name = match text.split_once('/') {
         None => text,
         Some((prefix, name)) if is_dns_name(prefix) => name,

@@ -18,7 +18,7 @@ use nvlink_admission::{
     view::{SharedView, View},
 };
 use nvlink_api::class::Class;
-use nvlink_cluster::{metrics::Metrics, status::Writer};
+use nvlink_cluster::{enforced::Enforced, metrics::Metrics, seen::Seen, status::Writer};
 use nvlink_runtime::lease::Candidate;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
@@ -37,6 +37,8 @@ struct Server {
     /// The labels in the last one.
     labels: Value,
     refused: Vec<String>,
+    /// Its CRD is that of the version before.
+    is_old: bool,
 }
 
 fn spec(name: &str) -> Value {
@@ -88,6 +90,12 @@ impl Server {
         let mut answer = class(&name);
         let written: Value = serde_json::from_slice(body).unwrap();
         answer["status"] = written["status"].clone();
+        if self.is_old && !written["status"]["scopeLabels"].is_null() {
+            self.refused.push(name);
+            let mut refusal = failure(500);
+            refusal.1["message"] = json!(".status.scopeLabels: field not declared in schema");
+            return Some(refusal);
+        }
         Some(match self.refuses.contains(&name) {
             true => {
                 self.refused.push(name);
@@ -125,11 +133,8 @@ fn client(server: &Arc<Mutex<Server>>) -> Client {
     Client::new(service, "default")
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
-    let server = Arc::<Mutex<Server>>::default();
-    server.lock().unwrap().refuses = ["a", "b"].map(str::to_owned).into();
-    let client = client(&server);
+/// Lets a leader write the conditions. Returns what tells it of the queue and of the policies.
+fn follow(client: &Client) -> (watch::Sender<Option<Seen>>, watch::Sender<Option<Enforced>>) {
     let mut view = View::default();
     for name in NAMES {
         let spec = serde_json::from_value(spec(name)).unwrap();
@@ -142,7 +147,7 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
     let (keeper, enforced) = watch::channel(None);
     let metrics = Arc::new(Metrics::default());
     let writer = Writer::new(
-        &client,
+        client,
         &SharedView::new(view),
         &metrics,
         Vec::new(),
@@ -154,6 +159,15 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
         enforced,
     );
     tokio::spawn(writer.follow(leadership));
+    (queue, keeper)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
+    let server = Arc::<Mutex<Server>>::default();
+    server.lock().unwrap().refuses = ["a", "b"].map(str::to_owned).into();
+    let client = client(&server);
+    let (queue, keeper) = follow(&client);
 
     sleep(Duration::from_secs(3)).await;
     let written = || server.lock().unwrap().written.clone();
@@ -180,4 +194,20 @@ async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
     keeper.send_modify(|_| {});
     sleep(Duration::from_secs(20)).await;
     assert_eq!(written().len(), NAMES.len(), "{:?}", written());
+}
+
+/// During an upgrade, the CRD may be that of the version before.
+#[tokio::test(start_paused = true)]
+async fn a_crd_without_the_labels_of_scopes_gets_the_conditions() {
+    let server = Arc::<Mutex<Server>>::default();
+    server.lock().unwrap().is_old = true;
+    let client = client(&server);
+    let (queue, _keeper) = follow(&client);
+    sleep(Duration::from_secs(3)).await;
+    queue.send_modify(|_| {});
+    sleep(Duration::from_secs(60)).await;
+    let server = server.lock().unwrap();
+    let written: BTreeSet<&str> = server.written.iter().map(String::as_str).collect();
+    assert_eq!(written, NAMES.into());
+    assert_eq!((server.written.len(), server.refused.len()), (3, 3), "once");
 }

@@ -150,6 +150,8 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
 
 /// The label of an object whose pods Kueue places.
 const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// The annotations by which a template requests a topology of Kueue: `podset-required-topology` and others.
+const KUEUE_REQUEST: (&str, &str) = ("kueue.x-k8s.io/podset-", "-topology");
 /// The gate of a pod whose node Kueue chooses.
 const KUEUE_GATE: &str = "kueue.x-k8s.io/topology";
 
@@ -157,11 +159,11 @@ const KUEUE_GATE: &str = "kueue.x-k8s.io/topology";
 pub(super) struct Dress {
     labels: BTreeMap<String, String>,
     owner: Value,
-    /// The scheduler that the object names for its pods, as Volcano's Job does (`createJobPod` in
+    /// The scheduler of pods that name none: that of Volcano's Job, by default Volcano (`createJobPod` in
     /// pkg/controllers/job/job_controller_util.go).
     scheduler: Option<String>,
-    /// Kueue 0.19 has admitted the object (pkg/podset/podset.go).
-    is_of_kueue: bool,
+    /// Kueue 0.19 has admitted the object with a topology (pkg/podset/podset.go).
+    is_placed_by_kueue: bool,
 }
 
 impl Dress {
@@ -187,18 +189,34 @@ impl Dress {
         }
         labels.extend(of_path(template.path.as_str()));
         let queue = text(document, &["metadata", "labels", KUEUE_QUEUE]);
+        // Kueue admits these pod by pod, by the label.
+        let apart = ["apps/", "leaderworkerset.x-k8s.io/"];
+        let apart = apart.iter().any(|api| object.api_version.starts_with(api));
         if !queue.is_empty() {
-            let own = [("podset", "main"), ("local-queue-name", queue)];
-            let own = own.map(|(key, value)| (format!("kueue.x-k8s.io/{key}"), value.to_owned()));
-            labels.extend(own);
+            let own: &[_] = match apart {
+                true => &[("queue-name", queue)],
+                false => &[("podset", "main"), ("local-queue-name", queue)],
+            };
+            let own = own.iter();
+            labels.extend(
+                own.map(|(key, value)| (format!("kueue.x-k8s.io/{key}"), (*value).to_owned())),
+            );
         }
         let of_volcano = object.api_version.starts_with("batch.volcano.sh/");
-        let scheduler = text(document, &["spec", "schedulerName"]);
+        let scheduler = match text(document, &["spec", "schedulerName"]) {
+            "" => "volcano",
+            named => named,
+        };
+        let pod = document.pointer(template.path.as_str());
+        let annotations = pod.and_then(|pod| pod.pointer("/metadata/annotations")?.as_object());
+        let (start, end) = KUEUE_REQUEST;
+        let requests = |key: &String| key.starts_with(start) && key.ends_with(end);
+        let is_placed = annotations.is_some_and(|all| all.keys().any(requests));
         Some(Self {
             labels,
             owner,
-            scheduler: (of_volcano && !scheduler.is_empty()).then(|| scheduler.to_owned()),
-            is_of_kueue: !queue.is_empty(),
+            scheduler: of_volcano.then(|| scheduler.to_owned()),
+            is_placed_by_kueue: !queue.is_empty() && !apart && is_placed,
         })
     }
 
@@ -217,9 +235,12 @@ impl Dress {
         if let Some(scheduler) = &self.scheduler
             && let Some(spec) = object(&mut pod, "spec")
         {
-            spec.insert("schedulerName".to_owned(), json!(scheduler));
+            let own = spec.entry("schedulerName").or_insert(Value::Null);
+            if matches!(own.as_str(), None | Some("")) {
+                *own = json!(scheduler);
+            }
         }
-        if self.is_of_kueue
+        if self.is_placed_by_kueue
             && let Some(spec) = object(&mut pod, "spec")
             && let Some(gates) = list(spec, "schedulingGates")
         {
@@ -240,7 +261,7 @@ impl Dress {
                 None => spec.remove("schedulerName"),
             };
         }
-        if self.is_of_kueue
+        if self.is_placed_by_kueue
             && let Some(gates) = list(spec, "schedulingGates")
         {
             let kueues = gates.iter().position(|gate| gate["name"] == KUEUE_GATE);

@@ -82,7 +82,7 @@ impl Plan<'_> {
     ) -> Option<Target> {
         let pods = u64::try_from(entry.job.members.len()).unwrap_or(u64::MAX);
         self.gangs.index(spec, self.cluster, self.search);
-        let ids = self.groups_for(spec, pods);
+        let mut ids = self.groups_for(spec, pods);
         let starts = Starts::from(after, length);
         // Most gangs that start at all start at once, and that is found out sooner.
         let mut candidates = self.first_groups(
@@ -95,6 +95,8 @@ impl Plan<'_> {
             },
         );
         if candidates.is_empty() {
+            // By name: a place that is waited for must not move when a node of it becomes free.
+            ids.sort_unstable();
             candidates = self.first_groups(spec, &ids, pods, starts);
         }
         let mut best: Option<Target> = None;
@@ -165,13 +167,13 @@ impl Plan<'_> {
         least
     }
 
-    /// Returns the groups that can hold so many members at last, closest scope first. Those in which
-    /// fewest fit come first, so that larger ones stay whole.
+    /// Returns the groups that can hold so many members at last, closest scope first. Those that hold them
+    /// now come first, and of these those in which fewest fit, so that larger ones stay whole.
     fn groups_for(&mut self, spec: &GangSpec, pods: u64) -> Vec<GroupId> {
         let index = self.gangs.index(spec, self.cluster, self.search);
         let large = index.groups.iter().filter(|(_, one)| one.last >= pods);
         let mut large: Vec<(&GroupId, u64)> = large.map(|(id, one)| (id, one.now)).collect();
-        large.sort_by_key(|&(id, now)| (id.0, now, &id.1));
+        large.sort_by_key(|&(id, now)| (id.0, now < pods, now));
         large.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
@@ -273,7 +275,7 @@ impl Plan<'_> {
         places.sort_by(|a, b| self.by_harm(a, b));
         let sites: Vec<Site> = places
             .iter()
-            .filter_map(|one| self.site(spec, one))
+            .filter_map(|one| self.site(spec, one, stay.start))
             .collect();
         let mut parts: Vec<Part> = Vec::new();
         let mut cost: f64 = 0.0;
@@ -334,12 +336,16 @@ impl Plan<'_> {
         Some(())
     }
 
-    /// Returns a place with the groups in which other nodes are nearer, widest first.
-    fn site(&self, spec: &GangSpec, place: &Place) -> Option<Site> {
+    /// Returns a place with the groups in which other nodes are nearer, widest first. A place that is
+    /// waited for has none: it must not move when nodes elsewhere become free.
+    fn site(&self, spec: &GangSpec, place: &Place, start: Millis) -> Option<Site> {
         let state = &self.cluster.node(place.node)?.state;
         let fabric = state.fabric.as_ref().filter(|_| !spec.without_fabrics);
-        let mut groups = state.groups();
-        groups.push(fabric.map(Fabric::id).map(Name::from));
+        let mut groups = Vec::new();
+        if start <= self.now {
+            groups = state.groups();
+            groups.push(fabric.map(Fabric::id).map(Name::from));
+        }
         Some(Site {
             groups,
             members: place.fit.members,

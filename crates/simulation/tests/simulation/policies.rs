@@ -145,6 +145,16 @@ fn an_nvlink_fabric_is_one_domain_of_several_nodes() {
     assert!(late.across_domains && late.quality < 1.0, "{late:?}");
 }
 
+/// A job of two trays goes to the rack where two are left, not to the one that is empty.
+#[test]
+fn racks_stay_whole_for_jobs_that_need_a_whole_one() {
+    let trace = "time,gpus,duration\n0,72,10\n1,64,1000\n20,8,1000\n21,72,10\n";
+    let report = simulate(trace, "gb200-nvl72=36");
+    assert_eq!(waits(&report, Policy::NvlinkDomains), [0.0; 4]);
+    let whole = &outcome(&report, Policy::NvlinkDomains).ran[3];
+    assert!(!whole.across_domains, "{whole:?}");
+}
+
 #[test]
 fn jobs_that_no_empty_cluster_holds_are_rejected() {
     let report = simulate("time,gpus,duration\n0,9,1\n0,8,1\n", "rtx-a6000-pairs=2");

@@ -34,12 +34,18 @@ fn user(cluster: &ControlPlane) -> impl Fn() -> Option<String> {
     }
 }
 
+/// Applies the class, and returns what is said about it.
+fn applied(all: &Kubectl, mode: &str, flags: &str) -> String {
+    let command = format!("echo '{}' | kubectl apply {flags} -f -", class(mode));
+    let output = all.shell(&command).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
 /// Applies the class, and waits for it as the warning says.
 fn enforce(all: &Kubectl, mode: &str) {
-    let file = format!("echo '{}' | kubectl apply -f -", class(mode));
-    let output = all.shell(&file).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = applied(all, mode, "");
     if let Some((_, command)) = said.split_once("has written it: ") {
         let command = command.lines().next().unwrap_or_default();
         let output = all.shell(command).unwrap();
@@ -75,6 +81,9 @@ fn the_policies_follow_the_classes_and_keep_them_while_no_controller_runs() {
     // The API server does not call it.
     let controller = Webhook::start(cluster.kubeconfig()).unwrap();
 
+    // The API server takes a moment to use a policy that was just created.
+    let warns = || applied(all, "Restricted", "--dry-run=server").contains("rule index: ");
+    soon("the policies", warns);
     enforce(all, "Restricted");
     soon("a class that is made later", refused);
     all.run(&["delete", "domainclass", "later"]).unwrap();
