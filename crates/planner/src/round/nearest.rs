@@ -129,26 +129,19 @@ impl Sites<'_> {
         }
         let rest = u32::try_from(missing).unwrap_or(u32::MAX);
         let mut best: Option<(Vec<u64>, usize, Choice)> = None;
-        // Those that the rest fills best come first. A group that could be used whole may take the rest
-        // if another one is as large.
-        for last in (0..groups.len()).rev() {
-            let Some(group) = groups.get(last).filter(|group| {
-                let another = groups.get(whole).map(|one| one.room);
-                group.room >= missing && (last >= whole || another == Some(group.room))
-            }) else {
-                continue;
-            };
-            let choice = self.choose(&group.sites, level + 1, rest);
+        for last in takers(&groups, whole, missing) {
+            let choice = self.choose(&groups[last].sites, level + 1, rest);
             let mut near = choice.near.clone();
             for one in used(&groups, whole, last) {
                 add(&mut near, &one.near);
             }
-            let better = best.as_ref().is_none_or(|(other, at, _)| {
-                let as_large = groups.get(*at).map(|one| one.room) == Some(group.room);
-                near > *other || (near == *other && as_large && last >= whole)
-            });
-            if better {
+            // The rest cannot be nearer, and the best groups are used whole.
+            let ideal = choice.near.iter().all(|&near| near == square(missing));
+            if best.as_ref().is_none_or(|(other, ..)| near > *other) {
                 best = Some((near, last, choice));
+            }
+            if ideal && last >= whole {
+                break;
             }
         }
         let Some((mut near, last, mut choice)) = best else {
@@ -191,6 +184,22 @@ impl Sites<'_> {
             picks,
         }
     }
+}
+
+/// Returns the groups that may take the rest, `missing` members: those that it fills best first. A group
+/// that could be used whole may take it if another one is as large.
+fn takers(groups: &[Group], whole: usize, missing: u64) -> impl Iterator<Item = usize> {
+    let rooms = groups.iter().map(|group| group.room).enumerate();
+    let mut others: Vec<(u64, usize)> = rooms
+        .clone()
+        .filter(|&(at, room)| at >= whole && room >= missing)
+        .map(|(at, room)| (room, at))
+        .collect();
+    others.sort_unstable();
+    let next = groups.get(whole).map(|group| group.room);
+    let as_large = rooms.filter(move |&(at, room)| at < whole && Some(room) == next);
+    let as_large = as_large.map(|(at, _)| at);
+    others.into_iter().map(|(_, at)| at).chain(as_large)
 }
 
 /// Returns the groups that are used whole if another one takes the rest: the `whole` first ones, without
