@@ -107,7 +107,9 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
     let documents = documents.into_iter();
     let changes: Vec<_> = documents.map(|one| preview.document(one)).collect();
     if changes.iter().all(|change| change.verdicts.is_empty()) {
-        eprintln!("note: the input has no pods and no pod templates");
+        let none = "the input has no pods and no pod templates: nothing is checked; of a Workflow, TaskRun, ProwJob or CI file, preview a pod that it created";
+        ensure!(!args.strict, "{none}");
+        eprintln!("note: {none}");
     } else if args.cluster.is_empty() {
         eprintln!("note: there are no classes: add them with --cluster FILE");
     }

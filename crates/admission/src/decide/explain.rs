@@ -219,7 +219,7 @@ pub fn prospects(chosen: &Chosen, view: &View) -> impl Iterator<Item = String> +
     // Where no pod fits, that is said.
     let alone = matches!(room, Room::Never(_) | Room::Later);
     let never = pods
-        .filter(|_| !alone)
+        .filter(|_| !alone && view.has_nodes())
         .and_then(|pods| pods.never(&hardware));
     let apart = pods.filter(|_| never.is_none());
     let apart = apart.and_then(|pods| pods.apart(&hardware));

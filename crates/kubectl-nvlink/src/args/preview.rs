@@ -49,7 +49,8 @@ pub struct PreviewArgs {
     /// What to print.
     #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
-    /// Fail (status 1) also if no node of --cluster could hold a pod with all GPUs free.
+    /// Fail also if the input has no pod (status 2), or no node of --cluster could hold one with all GPUs
+    /// free (status 1).
     #[arg(long)]
     pub strict: bool,
     /// Namespaces without rules.

@@ -122,7 +122,7 @@ imagePullSecrets:
 {{- if ne .Release.Namespace "default" -}}
 {{- $own = append $own .Release.Namespace -}}
 {{- end -}}
-{{- if .Values.exporter.enabled -}}
+{{- if or .Values.exporter.enabled .Values.devicePlugin.enabled -}}
 {{- if eq (include "nvlink-domains.exporterNamespace" .) "default" -}}
 {{- fail "exporter.namespace.name is the namespace default, but no rule applies to the pods of the exporter's namespace: name another one" -}}
 {{- end -}}

@@ -43,6 +43,21 @@ fn openshift_assigns_the_users_of_pods() {
     assert!(!elsewhere.contains("SecurityContextConstraints"));
 }
 
+/// It may be installed where the exporters run outside the release.
+#[test]
+fn the_device_plugin_alone_has_its_namespace_and_no_rule_there() {
+    let helm = Helm::new().unwrap();
+    let values = "exporter: {enabled: false}\ndevicePlugin: {enabled: true}";
+    let rendered = documents(&helm.release("template", values, &[]).unwrap());
+    let plugin = &find(&rendered, "DaemonSet", "nvlink-device-plugin")["metadata"];
+    let namespace = plugin["namespace"].as_str().unwrap();
+    find(&rendered, "Namespace", namespace);
+    let pod = &find(&rendered, "Deployment", "nvlink-webhook-controller")["spec"]["template"];
+    let arguments = pod["spec"]["containers"][0]["args"].to_string();
+    let exempt = format!("--exempt-namespace=nvlink-system,{namespace}");
+    assert!(arguments.contains(&exempt), "{arguments}");
+}
+
 /// Labels of the values do not replace those that select the pods.
 #[test]
 fn fields_of_pods_are_those_of_the_values() {

@@ -192,6 +192,11 @@ fn lists_directories_and_documents_without_pods() {
     assert!(printed.status.success());
     let notes = text(&printed.stderr);
     assert!(notes.contains("no pods and no pod templates"), "{notes}");
+    // A gate of CI must not pass because it checked nothing.
+    let strict = [&arguments[..], &["--cluster", "nodes", "--strict"]].concat();
+    let printed = run(directory.path(), &strict, "");
+    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
+    assert!(text(&printed.stderr).contains("nothing is checked"));
 }
 
 /// Kueue admits a Job before its pods exist, and Volcano names itself in them.
