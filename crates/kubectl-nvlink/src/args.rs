@@ -76,7 +76,8 @@ Examples:
     ///
     /// Accepts pods and objects with pod templates: Jobs, Deployments, JobSets, PyTorchJobs,
     /// RayClusters and so on; other documents pass through unchanged. A template is judged as the pod
-    /// that its controller would create. Decisions and reasons go to stderr. Exit status 1: a pod is
+    /// that its controller would create. The policies are stricter: they refuse devices that a pod
+    /// names by hand also without a class. Decisions and reasons go to stderr. Exit status 1: a pod is
     /// refused; with --strict, also if no node can hold it. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:
@@ -154,8 +155,7 @@ pub struct ExemptArgs {
     /// those of the platform's daemons, such as gpu-operator.
     ///
     /// Name only existing namespaces: without the policies, anyone who may create one of that
-    /// name can create unchecked pods in it. With a restricted class, daemons that use GPUs without
-    /// the device plugin are refused elsewhere: see docs/operations.md.
+    /// name can create unchecked pods in it.
     #[arg(
         long = "exempt-namespace",
         env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
