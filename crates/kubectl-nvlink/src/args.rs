@@ -76,8 +76,8 @@ Examples:
     ///
     /// Accepts pods and objects with pod templates: Jobs, Deployments, JobSets, PyTorchJobs,
     /// RayClusters and so on; other documents pass through unchanged. A template is judged as the pod
-    /// that its controller would create. The policies are stricter: they refuse devices that a pod
-    /// names by hand also without a class. Decisions and reasons go to stderr. Exit status 1: a pod is
+    /// that its controller would create. The policies are stricter: also without a class, they
+    /// refuse devices that a pod names by hand, and NVIDIA's runtime without a GPU. Decisions and reasons go to stderr. Exit status 1: a pod is
     /// refused; with --strict, also if no node can hold it. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:

@@ -264,7 +264,8 @@ impl<'a> Preview<'a> {
             }
             verdict.notes.push(
                 "only a cluster knows who may use a class: --allow-use CLASS assumes the right, \
-                 kubectl create --dry-run=server --as USER -f POD checks it"
+                 kubectl create --dry-run=server --as USER -f POD checks it; for a pod of a CI \
+                 system, name the account of its runner with --as"
                     .to_owned(),
             );
         }

@@ -13,6 +13,9 @@ use super::{
 };
 use crate::args::PreviewArgs;
 
+/// At most so many of those that are refused now are named.
+const NAMED: usize = 5;
+
 /// Returns the decisions on what is refused only if `class` is restricted.
 ///
 /// # Errors
@@ -36,8 +39,9 @@ pub(super) fn refused(
         )
     };
     let open = decide(false)?.flat_map(|change| change.verdicts);
-    let passed: BTreeSet<_> = open
-        .filter(|verdict| verdict.allowed)
+    let (passed, refused): (Vec<_>, Vec<_>) = open.partition(|verdict| verdict.allowed);
+    let passed: BTreeSet<_> = passed
+        .into_iter()
         .map(|verdict| (verdict.namespace, verdict.name, verdict.path.to_string()))
         .collect();
     let mut changes: Vec<Change> = decide(true)?.collect();
@@ -57,6 +61,14 @@ pub(super) fn refused(
         "note: {count} of {} pods and templates would be refused if class {class:?} were restricted",
         passed.len()
     );
+    if !refused.is_empty() {
+        let names: Vec<&str> = refused.iter().map(|one| &*one.name).take(NAMED).collect();
+        eprintln!(
+            "note: refused already, also while the class is open: {}, such as {}; without --restrict, preview says why",
+            refused.len(),
+            names.join(", ")
+        );
+    }
     Ok(changes)
 }
 

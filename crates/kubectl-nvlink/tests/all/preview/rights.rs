@@ -387,3 +387,32 @@ fn restrict_lists_what_would_be_refused_and_what_admits_it() {
         "{error}"
     );
 }
+
+/// Else, a daemon that tolerates the taint before the class is restricted would seem to be admitted.
+#[test]
+fn restrict_names_what_is_refused_already() {
+    let directory = files();
+    let daemon = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "shipper", "namespace": "logging"},
+        "spec": {"template": {"spec": {
+            "containers": [{"name": "main", "image": "i"}],
+            "tolerations": [{"key": "nvlink-domains.io/class", "operator": "Exists"}],
+        }}},
+    });
+    let args = [
+        "preview",
+        "-f",
+        "-",
+        "--cluster",
+        "classes.yaml",
+        "-o",
+        "text",
+    ];
+    let args = [&args[..], &["--restrict", "closed"]].concat();
+    let output = run(directory.path(), &args, &daemon.to_string());
+    let note = text(&output.stderr);
+    let wanted =
+        "note: refused already, also while the class is open: 1, such as DaemonSet/shipper; ";
+    assert!(note.contains(wanted), "{note}");
+}
