@@ -110,8 +110,19 @@ pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {
     format!("{links} link{s}, {rates} per pair{assumed}, {over}")
 }
 
-/// Returns a remark if the rates are assumed: for some GPU, neither product nor line rate is known.
+/// Returns a remark if the rates are assumed.
 fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
+    match is_assumed(spec, domain) {
+        true => format!(
+            " (model unknown: assumed {} per link)",
+            rate(bandwidth::ASSUMED_NVLINK)
+        ),
+        false => String::new(),
+    }
+}
+
+/// Reports whether the rates are assumed: for some GPU, neither product nor line rate is known.
+pub(super) fn is_assumed(spec: &NodeTopologySpec, domain: &Domain) -> bool {
     let unknown = |gpu: &Gpu| {
         let product = gpu.model.as_deref().and_then(Generation::of_model);
         let mut links = gpu.links.iter().flatten();
@@ -125,13 +136,7 @@ fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
             && (unknown(edge.a) || unknown(edge.b))
             && edge.bytes_per_second == bandwidth::assumed_nvlink(edge.links)
     };
-    match spec.edges.iter().any(|edge| is_assumed(&edge)) {
-        true => format!(
-            " (model unknown: assumed {} per link)",
-            rate(bandwidth::ASSUMED_NVLINK)
-        ),
-        false => String::new(),
-    }
+    spec.edges.iter().any(|edge| is_assumed(&edge))
 }
 
 /// Returns the number of links that are up, of all links: `16/18`; `None` if links are not known.

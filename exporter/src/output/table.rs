@@ -53,8 +53,16 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
 
 /// Returns the labels that `--publish` writes, for the author of a class.
 fn node_labels(node: &NodeTopology) -> Vec<Vec<String>> {
+    let spec = &node.spec;
+    let assumed = spec
+        .domains
+        .iter()
+        .any(|one| summary::is_assumed(spec, one));
     let row = |(name, value): (&str, String)| {
         let remark = match name {
+            labels::BANDWIDTH if assumed => {
+                "GB/s per GPU if a link has 25 GB/s; the model is unknown, and real nodes may publish another value"
+            }
             labels::BANDWIDTH => "GB/s per GPU; the minBandwidth of a class must not exceed it",
             _ => "",
         };

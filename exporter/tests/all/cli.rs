@@ -389,6 +389,7 @@ fn assumed_rates_are_marked() {
     let matrix = "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n";
     let assumed = "(model unknown: assumed 20 GB/s per link)";
     assert!(pair(matrix).contains(assumed));
+    assert!(pair(matrix).contains("GB/s per GPU if a link has 25 GB/s; the model is unknown"));
     let known = text(run(&["topology", "--source", "sim:dgx-h100"]));
     assert!(!known.contains("assumed"), "{known}");
 }
