@@ -10,6 +10,7 @@ pub mod condition;
 pub mod domain_class;
 pub mod environment;
 pub mod node_topology;
+pub mod scope_labels;
 mod unknown;
 mod with_unit;
 

@@ -481,10 +481,9 @@ impl Writer {
         conditions: &[Condition],
         without_labels: bool,
     ) -> kube::Result<DomainClass> {
-        let labels = (!without_labels).then_some(&self.scope_labels);
         let mut status = json!({"conditions": conditions});
-        if let Some(labels) = labels {
-            status["scopeLabels"] = json!(labels);
+        if !without_labels {
+            status["scopeLabels"] = json!(self.scope_labels);
         }
         let class = json!({
             "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass", "status": status,

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use strum::IntoStaticStr;
 
 pub use super::access::{Access, AccessMode};
 use super::condition::{self, Condition};
 pub use super::environment::{Environment, Fabric};
+pub use super::scope_labels::ScopeLabels;
 use super::with_unit;
 
 /// A class of NVLink domains, cluster-scoped like a StorageClass.
@@ -471,37 +471,4 @@ pub struct DomainClassStatus {
     /// The node labels by which the webhook judges the scopes `rack` and `zone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_labels: Option<ScopeLabels>,
-}
-
-/// Keys of the node labels that stand for scopes wider than a node.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ScopeLabels {
-    /// The label that names the rack of a node.
-    pub rack: String,
-    /// The labels that name parts of the network between rack and zone, such as leaf and spine switches;
-    /// nearest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
-    pub network: Vec<String>,
-    /// The label that names the zone of a node.
-    pub zone: String,
-}
-
-impl ScopeLabels {
-    /// Returns the labels that the status of a class has; `None` where no webhook wrote it yet.
-    #[must_use]
-    pub fn of(class: &Value) -> Option<Self> {
-        Self::deserialize(class.pointer("/status/scopeLabels")?).ok()
-    }
-}
-
-impl Default for ScopeLabels {
-    fn default() -> Self {
-        Self {
-            rack: "topology.kubernetes.io/rack".to_owned(),
-            network: Vec::new(),
-            zone: "topology.kubernetes.io/zone".to_owned(),
-        }
-    }
 }
