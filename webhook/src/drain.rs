@@ -18,7 +18,7 @@ use kube::{
 use nvlink_admission::decide::gate;
 use nvlink_api::{MANAGER, patch::Editor, pod};
 use nvlink_queue::{
-    Life,
+    Life, channel,
     claim::Named,
     notice::{Post, TEMPORARY},
 };
@@ -137,7 +137,7 @@ async fn pass(client: &Client) -> anyhow::Result<Pass> {
         let waits = |pod: &&Value| matches!(Life::of(pod), Life::Waiting { .. });
         let waiting = pods.iter().filter(waits);
         let writes = waiting.map(|pod| async {
-            let fails = Named::of(pod).is_some();
+            let fails = Named::of(pod).is_some() || channel::named(pod).is_some();
             let written = match fails {
                 true => fail(client, pod).await,
                 false => release(client, pod).await,

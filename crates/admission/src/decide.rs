@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nvlink_api::{
     class::{Class, GPU, Queue},
-    crd::domain_class::ScopeLabels,
+    crd::{domain_class::ScopeLabels, environment::Mnnvl},
     patch::Editor,
 };
 
@@ -141,7 +141,8 @@ pub struct Chosen {
     pub gating: Gating,
     /// The pod's own annotations.
     pub intent: Intent,
-    /// The name of its ResourceClaim, for classes with the mapping `Claim`.
+    /// The name of its ResourceClaim, for classes with the mapping `Claim`; the name of the one for its
+    /// IMEX channel begins so.
     pub claim: String,
     /// A node that the pod may run on may give it parts of GPUs for whole ones.
     pub may_be_cut: bool,
@@ -154,6 +155,12 @@ impl Chosen {
     #[must_use]
     pub fn is_queued(&self) -> bool {
         self.gating == Gating::Queued
+    }
+
+    /// Reports whether the queue gives the pod an IMEX channel, if its gang is in one fabric.
+    fn gets_channel(&self) -> bool {
+        let managed = self.class.environment.mnnvl == Some(Mnnvl::Managed);
+        managed && self.is_queued() && self.spans && !self.minds_channels
     }
 
     /// Returns the size of the domain that the pod requires on its node.
@@ -278,5 +285,6 @@ fn change(
     }
     let waiting = gate::gate(pod, chosen)?;
     claim::replace(pod, chosen)?;
+    claim::add_channel(pod, chosen)?;
     Ok((environment::set(pod, chosen)?, handover, waiting))
 }

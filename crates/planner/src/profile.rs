@@ -159,7 +159,8 @@ impl Profile {
     fn has(&self, step: &Step, need: Need<'_>) -> bool {
         let room = self.resources.iter().zip(&step.used);
         let mut asked = room.zip(need.resources);
-        asked.all(|((have, used), asked)| used.saturating_add(*asked) <= *have)
+        // As kube-scheduler: who asks for none fits, also where more is used than there is.
+        asked.all(|((have, used), asked)| *asked == 0 || used.saturating_add(*asked) <= *have)
     }
 
     /// Returns the earliest time from `after` to `until` at which `accept` takes what

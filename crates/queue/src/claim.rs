@@ -80,9 +80,6 @@ pub struct Asks {
 
 /// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
 /// one GPU meets. The leader makes it in its term of number `term`.
-///
-/// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its GPUs when
-/// the pod has ended.
 #[must_use]
 pub fn object(
     pod: &Value,
@@ -91,6 +88,22 @@ pub fn object(
     asks: &Asks,
     term: i32,
 ) -> ResourceClaim {
+    let requests = (0..).zip(uuids).map(|(rank, uuid)| asked(rank, uuid, asks));
+    let spec = ResourceClaimSpec {
+        devices: Some(DeviceClaim {
+            requests: Some(requests.collect()),
+            ..DeviceClaim::default()
+        }),
+    };
+    made_for(pod, &named.name, spec, term)
+}
+
+/// Returns the claim `name` of `pod` that requests `spec`.
+///
+/// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its devices when
+/// the pod has ended.
+#[must_use]
+pub fn made_for(pod: &Value, name: &str, spec: ResourceClaimSpec, term: i32) -> ResourceClaim {
     let text = |key: &str| pod::text(pod, &["metadata", key]).to_owned();
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
@@ -103,22 +116,16 @@ pub fn object(
     let class = pod::metadata(pod, "labels", labels::CLASS).and_then(Value::as_str);
     let class = class.map(|class| (labels::CLASS.to_owned(), class.to_owned()));
     let term = (labels::QUEUE_TERM.to_owned(), term.to_string());
-    let requests = (0..).zip(uuids).map(|(rank, uuid)| asked(rank, uuid, asks));
     ResourceClaim {
         metadata: ObjectMeta {
-            name: Some(named.name.clone()),
+            name: Some(name.to_owned()),
             namespace: Some(text("namespace")),
             owner_references: Some(vec![owner]),
             labels: Some(class.into_iter().collect()),
             annotations: Some([term].into()),
             ..ObjectMeta::default()
         },
-        spec: ResourceClaimSpec {
-            devices: Some(DeviceClaim {
-                requests: Some(requests.collect()),
-                ..DeviceClaim::default()
-            }),
-        },
+        spec,
         status: None,
     }
 }
@@ -165,7 +172,15 @@ pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
 /// writes it: API servers add defaults.
 #[must_use]
 pub fn asks_for(found: &ResourceClaim, wanted: &ResourceClaim) -> bool {
-    written(found).eq(written(wanted))
+    written(found).eq(written(wanted)) && parameters(found).eq(parameters(wanted))
+}
+
+/// Returns what the drivers of a claim are told, such as the ComputeDomain of a channel.
+fn parameters(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &Value)> {
+    let devices = claim.spec.devices.iter();
+    let all = devices.flat_map(|devices| devices.config.iter().flatten());
+    let all = all.filter_map(|one| one.opaque.as_ref());
+    all.map(|one| (&*one.driver, &one.parameters.0))
 }
 
 /// What the queue writes into a request.

@@ -11,15 +11,13 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
     core::request::Request,
 };
-use nvlink_api::{
-    MANAGER,
-    pod::{self, at},
-};
+use nvlink_api::{MANAGER, pod::at};
 use nvlink_runtime::client;
 use serde_json::Value;
 
 use super::{
     attempts::{Again, Attempts, code, in_patience, in_time},
+    channel,
     claim::{self, Named},
     execute::{AT_ONCE, Move, Outcome, Outcomes, Writer},
     failpoint,
@@ -75,7 +73,7 @@ impl Writer {
         }
         let undo = |one: Move| async {
             // If that fails, too, the next attempt finds the claim.
-            let _ = self.insist_on_claim(&one, Wish::Gone).await;
+            let _ = self.insist_on_claims(&one, Wish::Gone).await;
             (one.pod, Outcome::Changed(one.document))
         };
         let undone = stream::iter(made).map(undo).buffer_unordered(AT_ONCE);
@@ -85,24 +83,43 @@ impl Writer {
 
     /// Creates the claim of a pod, unless the pod needs none or it is there.
     pub(super) async fn claim(&self, one: &Move) -> Result<(), Outcome> {
-        self.insist_on_claim(one, Wish::There).await?;
+        self.insist_on_claims(one, Wish::There).await?;
         failpoint::passed("claim");
         Ok(())
     }
 
     /// Deletes the claim of a pod if it asks for other GPUs.
     pub(super) async fn unclaim(&self, one: &Move) -> Result<(), Outcome> {
-        self.insist_on_claim(one, Wish::NoOther).await
+        self.insist_on_claims(one, Wish::NoOther).await
     }
 
-    async fn insist_on_claim(&self, one: &Move, wish: Wish) -> Result<(), Outcome> {
-        let Some(named) = Named::of(&one.document) else {
-            return Ok(());
-        };
-        let uuids = &one.placement.uuids;
-        let object = claim::object(&one.document, &named, uuids, &one.asks, self.term);
-        let namespace = pod::text(&one.document, &["metadata", "namespace"]);
-        let about = ["ResourceClaim", namespace, &named.name];
+    async fn insist_on_claims(&self, one: &Move, wish: Wish) -> Result<(), Outcome> {
+        for object in self.claims_of(one) {
+            self.insist_on_claim(&one.document, &object, wish).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the claims that the pod of a move needs from the queue.
+    fn claims_of(&self, one: &Move) -> impl Iterator<Item = ResourceClaim> {
+        let pod = &one.document;
+        let gpus = Named::of(pod).map(|named| {
+            let uuids = &one.placement.uuids;
+            claim::object(pod, &named, uuids, &one.asks, self.term)
+        });
+        let channel = channel::named(pod).zip(one.channel.clone());
+        let channel = channel.map(|(name, spec)| claim::made_for(pod, name, spec, self.term));
+        gpus.into_iter().chain(channel)
+    }
+
+    async fn insist_on_claim(
+        &self,
+        document: &Value,
+        object: &ResourceClaim,
+        wish: Wish,
+    ) -> Result<(), Outcome> {
+        let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
+        let about = ["ResourceClaim", &namespace, &name];
         let (mut attempts, mut later) = (Attempts::new(about, Written::Claim.as_str()), 0);
         loop {
             let Ok(permit) = self.permits.acquire().await else {
@@ -111,7 +128,7 @@ impl Writer {
             if !self.leads() {
                 return Err(Outcome::Stopped);
             }
-            let attempt = self.attempt_claim(&one.document, &object, wish, attempts.are_many());
+            let attempt = self.attempt_claim(document, object, wish, attempts.are_many());
             let found = in_patience(attempt).await;
             drop(permit);
             self.count_claim(&found);
@@ -120,7 +137,7 @@ impl Writer {
                 Ok(Found::Wrong(reason)) => return Err(Outcome::Refused(reason)),
                 Ok(Found::Superseded) => return Err(Outcome::Stopped),
                 Ok(Found::Later) if later == MOST_LATER => {
-                    let reason = format!("ResourceClaim {} is still being deleted", named.name);
+                    let reason = format!("ResourceClaim {name} is still being deleted");
                     return Err(Outcome::Refused(reason));
                 }
                 Ok(Found::Later) => {
@@ -246,7 +263,7 @@ fn judge(
     if claim::asks_for(found, wanted) {
         return Some(Found::Right);
     }
-    let other = format!("ResourceClaim {name} holds other GPUs already");
+    let other = format!("ResourceClaim {name} holds other devices already");
     allocated.then_some(Found::Wrong(other))
 }
 

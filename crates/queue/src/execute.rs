@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1;
+use k8s_openapi::api::{core::v1, resource::v1::ResourceClaimSpec};
 use kube::{
     Client, Resource,
     api::{GetParams, Patch, PatchParams},
@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use super::{
     Life, Placement,
     attempts::{Again, Attempts, code, in_patience, in_time},
+    channel,
     claim::Asks,
     failpoint,
     post::Poster,
@@ -54,6 +55,28 @@ pub(super) struct Move {
     pub(super) placement: Placement,
     /// How its claim requests GPUs, if it has one.
     pub(super) asks: Asks,
+    /// What its claim for an IMEX channel requests; `None` if the queue makes it none now.
+    pub(super) channel: Option<ResourceClaimSpec>,
+}
+
+impl Move {
+    /// Returns it with a claim for a channel that requests this, if it names such a claim.
+    pub(super) fn with_channel(self, spec: &ResourceClaimSpec) -> Self {
+        let named = channel::named(&self.document).is_some();
+        Self {
+            channel: named.then(|| spec.clone()),
+            ..self
+        }
+    }
+
+    /// Returns how it ends if what all pods of its gang need has ended so. Only a refusal is theirs.
+    pub(super) fn ends(self, outcome: &Outcome) -> (Id, Outcome) {
+        let outcome = match outcome {
+            Outcome::Refused(why) => Outcome::Refused(why.clone()),
+            _ => Outcome::Stopped,
+        };
+        (self.pod, outcome)
+    }
 }
 
 /// Writes pods in one term of the leader.
@@ -102,7 +125,11 @@ impl Writer {
             Ok(moves) if moves.len() > 1 => self.prepare_all(moves).await,
             complete => complete,
         };
-        let claimed = match prepared {
+        let ready = match prepared {
+            Ok(moves) => self.channel_all(moves).await,
+            Err(outcomes) => Err(outcomes),
+        };
+        let claimed = match ready {
             Ok(moves) => self.claim_all(moves).await,
             Err(outcomes) => Err(outcomes),
         };

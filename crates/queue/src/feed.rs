@@ -5,6 +5,7 @@
 //! ([`Feed::settle`]).
 
 pub mod amounts;
+mod channels;
 mod demand;
 pub mod dra;
 pub mod entry;

@@ -13,7 +13,8 @@
 //! - [`placement`]: the annotation by which a later leader knows what an earlier one did;
 //! - [`member`]: all of that about one pod;
 //! - `assembly`: the members of a gang, and whether they agree;
-//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs.
+//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs;
+//! - [`channel`]: the ComputeDomain of a gang, and the claims by which its pods get IMEX channels.
 //!
 //! What the leader computes, of which `kubectl nvlink` uses parts. All of it is pure, too:
 //!
@@ -40,6 +41,7 @@
 //! - `attempts`: the attempts of one write, and what the log says of one that nobody answers;
 //! - `needs`: what pods name and the scheduler waits for;
 //! - `claims`: creates the claims of pods;
+//! - `channels`: makes the ComputeDomain of a gang;
 //! - `execute`: carries out what a round of the planner says;
 //! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
@@ -48,6 +50,8 @@ mod apart;
 mod assembly;
 mod attempts;
 pub mod board;
+pub mod channel;
+mod channels;
 pub mod claim;
 mod claims;
 mod clock;

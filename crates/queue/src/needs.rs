@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::{
     attempts::PATIENCE,
+    channel,
     claim::Named,
     execute::{AT_ONCE, Move, Outcome, Outcomes, Writer},
 };
@@ -35,13 +36,16 @@ impl fmt::Display for Need {
     }
 }
 
-/// Returns what a pod names, without the claim that the queue itself makes.
+/// Returns what a pod names, without the claims that the queue itself makes.
 fn needs(pod: &Value) -> Vec<Need> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let ours = Named::of(pod).map(|named| named.name);
+    let ours = [
+        Named::of(pod).map(|named| named.name),
+        channel::named(pod).map(str::to_owned),
+    ];
     let claims = list(pod, &["spec", "resourceClaims"]);
     let claims = claims.filter_map(|claim| text(claim.get("resourceClaimName")?));
-    let claims = claims.filter(|name| ours.as_ref() != Some(name));
+    let claims = claims.filter(|name| !ours.iter().flatten().any(|own| own == name));
     let volumes = list(pod, &["spec", "volumes"]);
     let volumes =
         volumes.filter_map(|volume| text(volume.get("persistentVolumeClaim")?.get("claimName")?));

@@ -36,6 +36,9 @@ pub struct Placement {
     /// The UUIDs of its GPUs in rank order, if it gets them by a ResourceClaim.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uuids: Vec<String>,
+    /// The name of the ComputeDomain that gives the pods of its gang IMEX channels, in its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_domain: Option<String>,
     /// The NVLink domain that contains them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,

@@ -15,7 +15,9 @@ use nvlink_api::{
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Life, Placement, claim::Named, metrics::Written, notice::TEMPORARY, prune::prune};
+use super::{
+    Life, Placement, channel, claim::Named, metrics::Written, notice::TEMPORARY, prune::prune,
+};
 
 /// The reason in the status of a pod that waited too long.
 pub(crate) const TIMEOUT: &str = "QueueTimeout";
@@ -226,11 +228,15 @@ fn sign(editor: &mut Editor, term: i32) -> Result<(), Unwritable> {
     Ok(editor.insert(pod::ANNOTATIONS, labels::QUEUE_TERM, term)?)
 }
 
-/// Tells the containers of a pod with a claim the GPUs of their ranks.
+/// Tells the containers of a pod with claims the GPUs of their ranks, and whether they have a channel.
 fn tell(editor: &mut Editor, placement: &Placement) -> Result<(), Unwritable> {
     let named = Named::of(editor.document()).into_iter();
     for (key, value) in named.flat_map(|named| named.annotations(placement)) {
         editor.insert(pod::ANNOTATIONS, &key, value.into())?;
+    }
+    if channel::named(editor.document()).is_some() {
+        let value = channel::variable(placement).into();
+        editor.insert(pod::ANNOTATIONS, labels::QUEUE_MNNVL, value)?;
     }
     Ok(())
 }
@@ -269,6 +275,7 @@ mod tests {
             node: Some("n1".to_owned()),
             gpus: vec![2, 3],
             uuids: Vec::new(),
+            compute_domain: None,
             domain: None,
             rank: 0,
             cost: 1e-11,

@@ -105,7 +105,12 @@ pub const QUEUE_ORDER: &str = "nvlink-domains.io/queue-order.";
 pub const QUEUE_GPUS: &str = "nvlink-domains.io/queue-gpus.";
 /// The entry of a pod's `resourceClaims` by which it gets its GPUs from the queue.
 pub const CLAIM: &str = "nvlink-domains";
-/// The names of the ResourceClaims of the queue begin with this.
+/// The entry of a pod's `resourceClaims` by which it gets its IMEX channel from the queue.
+pub const CHANNEL: &str = "nvlink-domains-channel";
+/// Pod annotation: whether NCCL may use NVLink between the pods of the gang, as a value of
+/// `NCCL_MNNVL_ENABLE`: 2 with IMEX channels, 0 without.
+pub const QUEUE_MNNVL: &str = "nvlink-domains.io/queue-mnnvl";
+/// The names of the ResourceClaims and ComputeDomains of the queue begin with this.
 pub const CLAIM_PREFIX: &str = "nvlink-domains-";
 /// Type of a pod's condition: whether it waits in the queue, and why.
 pub const QUEUED: &str = "nvlink-domains.io/Queued";

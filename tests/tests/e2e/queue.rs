@@ -4,6 +4,7 @@
 //! It uses its own control plane, because the policies apply to all namespaces.
 
 pub(crate) mod alerts;
+mod channels;
 mod chaos;
 mod claims;
 mod cluster;

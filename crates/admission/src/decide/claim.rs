@@ -6,7 +6,7 @@
 use json_patch::jsonptr::Pointer;
 use nvlink_api::{
     class::Class,
-    crd::domain_class::Mapping,
+    crd::{domain_class::Mapping, environment::Mnnvl},
     patch::Editor,
     pod::{self, Container, Place, Role, list},
 };
@@ -19,6 +19,10 @@ use super::{Chosen, Gating, Refusal, Rule};
 const MOST: u32 = 32;
 /// The most characters of a pod's name in that of its claim.
 const SHOWN: usize = 40;
+/// The entries of a pod's claims that are the queue's.
+const OURS: [&str; 2] = [labels::CLAIM, labels::CHANNEL];
+/// What the name of the claim for an IMEX channel has after that of the claim for GPUs.
+const CHANNEL_SUFFIX: &str = "-channel";
 
 /// Reports whether the pod names a claim of the queue.
 pub(crate) fn is_named(pod: &Value) -> bool {
@@ -28,18 +32,32 @@ pub(crate) fn is_named(pod: &Value) -> bool {
             .any(|container| container.claimed().next().is_some())
 }
 
-/// Reports whether the pod names a claim of the queue in another entry than its own: it would share
-/// the GPUs of another pod.
-pub(crate) fn is_shared(pod: &Value) -> bool {
-    let own = |entry: &Value| pod::text(entry, &["name"]) == labels::CLAIM;
-    entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
+/// Reports whether the queue makes claims of this entry for pods of `class`.
+pub(crate) fn gives(class: &Class, entry: &str) -> bool {
+    match entry {
+        labels::CLAIM => class.mapping == Mapping::Claim,
+        labels::CHANNEL => class.environment.mnnvl == Some(Mnnvl::Managed),
+        _ => false,
+    }
+}
+
+/// Reports whether the pod names a claim of the queue in another entry than those that it gets in
+/// `class`: it would share the GPUs, or the channel, of another pod.
+pub(crate) fn is_shared(pod: &Value, class: &Class) -> bool {
+    let mut known = Vec::new();
+    entries(pod).any(|entry| {
+        let name = pod::text(entry, &["name"]);
+        let again = known.contains(&name);
+        known.push(name);
+        again || !gives(class, name)
+    })
 }
 
 /// Returns the entries of the pod's claims that are the queue's, by either name.
 fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
     list(pod, &["spec", "resourceClaims"]).filter(|entry| {
         let text = |key: &str| pod::text(entry, &[key]);
-        text("name") == labels::CLAIM || text("resourceClaimName").starts_with(labels::CLAIM_PREFIX)
+        OURS.contains(&text("name")) || text("resourceClaimName").starts_with(labels::CLAIM_PREFIX)
     })
 }
 
@@ -113,6 +131,7 @@ pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
     let base = pod::text(pod, &["metadata", "generateName"]);
     let start = format!("{}x", start(base));
     let known = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str());
+    let known = known.map(|known| known.strip_suffix(CHANNEL_SUFFIX).unwrap_or(known));
     let again = |known: &&str| {
         let rest = known.strip_prefix(&start);
         rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -156,7 +175,32 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
             editor.append(&claims, json!({"name": labels::CLAIM, "request": request}))?;
         }
     }
-    set_claim(editor, &chosen.claim)
+    set_claim(editor, labels::CLAIM, &chosen.claim)
+}
+
+/// Gives the containers with GPUs an IMEX channel by a claim, which the queue makes.
+pub(super) fn add_channel(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
+    let named = |entry: &Value| pod::text(entry, &["name"]) == labels::CHANNEL;
+    // A copy of a pod gets a claim of its own, whether or not its gang gets channels.
+    if !chosen.gets_channel() && !entries(editor.document()).any(named) {
+        return Ok(());
+    }
+    let containers = pod::containers(editor.document());
+    let lacks = |one: &&Container<'_>| {
+        let mut claims = list(one.value(), &["resources", "claims"]);
+        one.amount(&chosen.class.resource).unwrap_or(0) > 0 && !claims.any(named)
+    };
+    let places: Vec<Place> = containers
+        .iter()
+        .filter(lacks)
+        .map(Container::place)
+        .collect();
+    for place in places {
+        let claims = place.path("resources").with_trailing_token("claims");
+        editor.append(&claims, json!({"name": labels::CHANNEL}))?;
+    }
+    let name = format!("{}{CHANNEL_SUFFIX}", chosen.claim);
+    set_claim(editor, labels::CHANNEL, &name)
 }
 
 /// Returns a resource by which the pod requests devices of a DeviceClass.
@@ -178,15 +222,15 @@ pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String>
     }
 }
 
-/// Sets the entry of the pod's claim.
-fn set_claim(editor: &mut Editor, name: &str) -> Result<(), Refusal> {
+/// Sets an entry of the pod's claims.
+fn set_claim(editor: &mut Editor, entry: &str, name: &str) -> Result<(), Refusal> {
     const CLAIMS: &Pointer = Pointer::from_static("/spec/resourceClaims");
     let known = list(editor.document(), &["spec", "resourceClaims"])
         .enumerate()
-        .find(|(_, one)| pod::text(one, &["name"]) == labels::CLAIM);
+        .find(|(_, one)| pod::text(one, &["name"]) == entry);
     match known {
         None => {
-            let entry = json!({"name": labels::CLAIM, "resourceClaimName": name});
+            let entry = json!({"name": entry, "resourceClaimName": name});
             editor.append(CLAIMS, entry)?;
         }
         Some((_, entry)) if entry.get("resourceClaimName") == Some(&json!(name)) => {}

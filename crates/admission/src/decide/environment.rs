@@ -198,6 +198,9 @@ impl Plan<'_> {
         if gpus >= 2 || self.chosen.spans {
             wanted.extend(self.tuning());
         }
+        if self.chosen.gets_channel() {
+            wanted.push(Wanted::fit((MNNVL.to_owned(), by_queue())));
+        }
         for (name, value) in &class.environment.extra {
             // The class's own variables override the table.
             wanted.retain(|own| own.name != *name);
@@ -231,12 +234,21 @@ fn sets(container: &Container<'_>, name: &str) -> bool {
     pod::list(container.value(), &["env"]).any(|entry| pod::text(entry, &["name"]) == name)
 }
 
+/// Returns the value of [`MNNVL`] that the queue chooses when it has placed the gang.
+fn by_queue() -> Text {
+    Text::Annotation(labels::QUEUE_MNNVL.to_owned())
+}
+
 /// Reports whether the pod itself handles IMEX channels: by a claim, which may be that of a
 /// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one.
 pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool {
-    let name = |claim: &Value| pod::text(claim, &["name"]) != labels::CLAIM;
-    pod::list(pod, &["spec", "resourceClaims"]).any(name)
-        || containers.iter().any(|container| sets(container, MNNVL))
+    let own = |claim: &Value| {
+        let name = pod::text(claim, &["name"]);
+        name != labels::CLAIM && name != labels::CHANNEL
+    };
+    let sets = |entry: &Value| pod::text(entry, &["name"]) == MNNVL && !by_queue().is_of(entry);
+    let sets = |one: &Container<'_>| pod::list(one.value(), &["env"]).any(sets);
+    pod::list(pod, &["spec", "resourceClaims"]).any(own) || containers.iter().any(sets)
 }
 
 /// Returns the entry of each wanted variable in the container's `env`. The last entry wins.

@@ -240,7 +240,7 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     let environment = &class.environment;
     let settled = matches!(environment.mnnvl, Some(Mnnvl::Required | Mnnvl::Disabled))
         || environment.extra.contains_key(MNNVL);
-    if !chosen.spans || chosen.minds_channels || settled {
+    if !chosen.spans || chosen.minds_channels || settled || chosen.gets_channel() {
         return None;
     }
     let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class, chosen.gpus).shared;

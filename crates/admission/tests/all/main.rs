@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::too_many_lines)]
 
 mod access;
+mod channels;
 mod claims;
 mod classify;
 mod environments;

@@ -1,6 +1,9 @@
 //! Fields of a class that contradict each other.
 
-use crate::crd::domain_class::{DomainClassSpec, Integration, Mapping, Scheduler, WhenUnavailable};
+use crate::crd::{
+    domain_class::{DomainClassSpec, Integration, Mapping, Scheduler, WhenUnavailable},
+    environment::Mnnvl,
+};
 
 use super::InvalidClass;
 
@@ -30,6 +33,13 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
     if spec.devices.mapping == Mapping::Claim && !queues {
         return Err(InvalidClass::Placement(
             "the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs",
+        ));
+    }
+    let environment = spec.environment.as_ref();
+    let managed = environment.is_some_and(|it| it.mnnvl == Some(Mnnvl::Managed));
+    if managed && !queues {
+        return Err(InvalidClass::Placement(
+            "environment.mnnvl Managed needs whenUnavailable Queue: the queue makes the IMEX channels",
         ));
     }
     check_scheduler(&spec.scheduler)
@@ -102,6 +112,10 @@ mod tests {
             (
                 json!({"devices": {"mapping": "Claim"}}),
                 "whenUnavailable Queue",
+            ),
+            (
+                json!({"environment": {"fabric": "MNNVL", "mnnvl": "Managed"}}),
+                "Managed needs whenUnavailable Queue",
             ),
             (json!({"scheduler": {"integration": "KAI"}}), "its Topology"),
             (

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::{
     class::syntax,
-    crd::environment::{Environment, Fabric, Mnnvl, RoCE},
+    crd::environment::{Environment, Fabric, MNNVL, Mnnvl, RoCE},
 };
 
 use super::{InvalidClass, word};
@@ -75,6 +75,12 @@ pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
         return misplaced(
             "mnnvl",
             "belongs to the fabric MNNVL, unless it is Disabled",
+        );
+    }
+    if environment.mnnvl == Some(Mnnvl::Managed) && environment.extra.contains_key(MNNVL) {
+        return misplaced(
+            "extra",
+            "must not set NCCL_MNNVL_ENABLE: with mnnvl Managed, the queue sets it for each job",
         );
     }
     match &environment.roce {
@@ -203,6 +209,11 @@ mod tests {
             json!({"fabric": "TCP", "mnnvl": "Required"}),
             "mnnvl belongs",
         );
+        refused(
+            json!({"fabric": "MNNVL", "mnnvl": "Managed", "extra": {"NCCL_MNNVL_ENABLE": "2"}}),
+            "extra must not set NCCL_MNNVL_ENABLE",
+        );
+        accepted(json!({"fabric": "MNNVL", "mnnvl": "Managed"}));
         accepted(json!({"fabric": "MNNVL", "mnnvl": "Required"}));
         accepted(json!({"mnnvl": "Disabled"}));
         accepted(json!({"fabric": "MNNVL", "rdmaDevices": ["ibp0"], "gpuDirect": "SYS"}));

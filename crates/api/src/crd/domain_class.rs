@@ -73,6 +73,9 @@ use super::with_unit;
         "self.devices.mapping != 'Claim' || self.placement.whenUnavailable == 'Queue'"
     ).message("the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs"),
     validation = Rule::new(
+        "!has(self.environment) || !has(self.environment.mnnvl) || self.environment.mnnvl != 'Managed' || self.placement.whenUnavailable == 'Queue'"
+    ).message("environment.mnnvl Managed needs whenUnavailable Queue: the queue makes the IMEX channels"),
+    validation = Rule::new(
         "!has(self.access.maxGpusPerProject) || self.placement.whenUnavailable == 'Queue'"
     ).message("access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds"),
     validation = Rule::new(

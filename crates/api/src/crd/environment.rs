@@ -24,7 +24,9 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("!has(self.roce) || self.fabric == 'RoCE'")
         .message("roce belongs to the fabric RoCE"),
     validation = Rule::new("!has(self.mnnvl) || self.mnnvl == 'Disabled' || self.fabric == 'MNNVL'")
-        .message("mnnvl belongs to the fabric MNNVL, unless it is Disabled")
+        .message("mnnvl belongs to the fabric MNNVL, unless it is Disabled"),
+    validation = Rule::new("!has(self.mnnvl) || self.mnnvl != 'Managed' || !has(self.extra) || !('NCCL_MNNVL_ENABLE' in self.extra)")
+        .message("extra must not set NCCL_MNNVL_ENABLE: with mnnvl Managed, the queue sets it for each job")
 )]
 pub struct Environment {
     /// The network between nodes.
@@ -160,6 +162,10 @@ pub enum Mnnvl {
     /// As `Auto`, and within one host too. Only if each pod is certain to have an
     /// IMEX channel. Ranks that share no fabric do not use it.
     Required,
+    /// As `Auto`, with IMEX channels from the queue: each gang in one fabric gets a ComputeDomain of
+    /// NVIDIA's DRA driver, and each of its pods a channel. A gang in several fabrics uses the network
+    /// between nodes. A node has one channel, so two pods of such gangs never share a node.
+    Managed,
     /// Never: jobs use the network between nodes, and need no IMEX channel.
     Disabled,
 }

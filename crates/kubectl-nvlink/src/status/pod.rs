@@ -28,7 +28,10 @@ pub(super) fn describe(state: &State<'_>, pod: &Pod<'_>, life: &Life, this: &mut
             others.join(", ")
         )),
         Life::Released => scheduler(pod, messages),
-        Life::Bound { .. } => messages.extend(containers(pod)),
+        Life::Bound { .. } => {
+            messages.extend(containers(pod));
+            messages.extend(channel(pod));
+        }
         Life::Ended { .. } => messages.extend(status(pod)),
         Life::Deleting { node: Some(_), .. } if pod.gpus > 0 => {
             messages.push("it holds its GPUs until it is gone".to_owned());
@@ -131,6 +134,17 @@ fn containers(pod: &Pod<'_>) -> Option<String> {
         ))
     };
     all.into_iter().find_map(waits)
+}
+
+/// Says what must give a pod its IMEX channel before it starts.
+fn channel(pod: &Pod<'_>) -> Option<String> {
+    let placed = pod.placement()?;
+    let domain = placed.get("computeDomain")?.as_str()?;
+    Some(format!(
+        "it starts when its node has an IMEX channel for it: kubectl get computedomain {domain} -n {} -o yaml \
+         shows whether the daemon of the node is ready",
+        pod.namespace
+    ))
 }
 
 /// Says which GPUs a pod on `node` holds, and how good they are; of those that were `planned`, the

@@ -137,6 +137,7 @@ impl State {
         let known = self.feed.seats(&release.job).iter().chain(&release.seats);
         let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
         let all: BTreeMap<u32, Other> = known.collect();
+        let domain_of_gang = self.feed.compute_domain(release);
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let member = self.feed.member(&seat.pod);
@@ -150,6 +151,7 @@ impl State {
             };
             let placement = Placement {
                 uuids,
+                compute_domain: domain_of_gang.clone(),
                 plan: plan.clone(),
                 at,
                 gang: gang.map(|gang| gang.map_or_else(String::new, |gang| gang.name.clone())),
@@ -194,6 +196,7 @@ impl State {
         tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
         let placement = Placement {
             uuids: Vec::new(),
+            compute_domain: None,
             plan: self.plan(),
             at: stamp(now),
             gang: None,
@@ -224,6 +227,7 @@ impl State {
                 document,
                 asks: self.feed.asks(&pod, &placement),
                 placement,
+                channel: None,
             });
         }
         self.write(Effect::Release(moves));
@@ -255,6 +259,7 @@ impl State {
             pod: (pod.clone(), uid),
             document,
             placement,
+            channel: None,
         };
         self.feed.expect(&pod, one.placement.clone());
         self.write(Effect::ClaimAgain(Box::new(one)));

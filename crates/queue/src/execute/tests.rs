@@ -94,6 +94,7 @@ impl Api {
                 device_class: "gpu.nvidia.com".to_owned(),
                 broken: false,
             },
+            channel: None,
         };
         let began = Instant::now();
         let mut outcomes = timeout(LONG, writer.start(vec![one])).await.unwrap();

@@ -10,9 +10,14 @@ use nvlink_api::{
     quantity,
 };
 
-/// The first resources of each vector: CPU in thousandths, memory and storage in bytes, and the
-/// number of pods. Others follow.
-const FIXED: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
+use crate::channel;
+
+/// The first resources of each vector: CPU in thousandths, memory and storage in bytes, the number of
+/// pods, and that of IMEX channels. Others follow.
+const FIXED: [&str; 5] = ["cpu", "memory", "ephemeral-storage", "pods", CHANNELS];
+/// IMEX channels, in place of a resource: the scheduler counts the devices of claims. No resource has
+/// this name, which is no name of Kubernetes.
+const CHANNELS: &str = "IMEX channels";
 
 /// Amounts of resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +59,7 @@ impl Amounts {
         all.extend(read(pod, &["spec", "resources", "requests"]));
         add(&mut all, &read(pod, &["spec", "overhead"]));
         all.insert("pods", 1);
+        all.insert(CHANNELS, channel::named(pod).is_some().into());
         all.retain(|_, amount| *amount > 0);
         Self::new(&all, 0)
     }
@@ -62,6 +68,14 @@ impl Amounts {
     #[must_use]
     pub fn of_node(status: &Value) -> Self {
         Self::new(&read(status, &["allocatable"]), u64::MAX)
+    }
+
+    /// Returns what a node has that gives so many IMEX channels.
+    pub(super) fn with_channels(mut self, channels: u64) -> Self {
+        let named = FIXED.iter().zip(&mut self.fixed);
+        let own = named.filter(|(name, _)| **name == CHANNELS);
+        own.for_each(|(_, amount)| *amount = channels);
+        self
     }
 
     fn new(all: &ByName<'_>, absent: u64) -> Self {
@@ -80,12 +94,12 @@ impl Amounts {
         self.others.iter().map(|(name, _)| name)
     }
 
-    /// Returns what is not 0 as quantities by resource, without the number of pods.
+    /// Returns what is not 0 as quantities by resource, without the numbers of pods and channels.
     pub(crate) fn quantities(&self) -> serde_json::Map<String, Value> {
         let fixed = FIXED
             .iter()
             .zip(self.fixed)
-            .filter(|(name, _)| **name != "pods");
+            .filter(|(name, _)| **name != "pods" && **name != CHANNELS);
         let fixed = fixed.map(|(name, one)| match *name {
             "cpu" => (*name, one, "m"),
             _ => (*name, one, ""),
@@ -204,7 +218,7 @@ mod tests {
         };
         let mut sidecar = container("500m", "1Ki");
         sidecar["restartPolicy"] = json!("Always");
-        let sum = |main: &[u64]| vec![main[0], main[1], 0, 1];
+        let sum = |main: &[u64]| vec![main[0], main[1], 0, 1, 0];
         for (spec, expected) in [
             (json!({}), sum(&[0, 0])),
             (
@@ -235,7 +249,7 @@ mod tests {
             "status": {"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "2"}}]},
         });
         let taken = Amounts::of_pod(&resized).vector(&[]);
-        assert_eq!(taken, [2_000, 2_048, 0, 1]);
+        assert_eq!(taken, [2_000, 2_048, 0, 1, 0]);
     }
 
     #[test]
@@ -245,8 +259,10 @@ mod tests {
         }});
         let node = Amounts::of_node(&allocatable);
         let others = ["rdma/hca", "absent", "hugepages-2Mi"].map(Name::from);
-        let all = [8_000, u64::MAX, u64::MAX, 110, 4, 0, 1 << 30];
+        let all = [8_000, u64::MAX, u64::MAX, 110, u64::MAX, 4, 0, 1 << 30];
         assert_eq!(node.vector(&others), all);
+        let one = node.clone().with_channels(1).vector(&[]);
+        assert_eq!(one, [8_000, u64::MAX, u64::MAX, 110, 1]);
         let names: Vec<_> = node.names().map(|name| &**name).collect();
         assert_eq!(names, ["hugepages-2Mi", "nvidia.com/gpu", "rdma/hca"]);
     }

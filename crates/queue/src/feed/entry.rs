@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Place, amounts::Amounts, demand::Demand, load::scheduler, neighbours::Ties, volumes};
 use crate::{
-    Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
+    Life, Member, Object, Placement, channel, claim::Named, life, notice, object, outcome::Outcome,
     prune::prune,
 };
 
@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) placement: Option<Placement>,
     /// What it says of the claim by which it gets its GPUs.
     pub(super) claim: Option<Named>,
+    /// It names a claim by which it gets an IMEX channel.
+    pub(super) channel: bool,
     /// What the queue is writing into it.
     pub(super) expected: Option<Expected>,
     /// The object that says how many pods its job has, while it waits, or the Job that may end it.
@@ -190,6 +192,7 @@ impl Entry {
             turn: None,
             placement: Placement::of(pod),
             claim: Named::of(pod),
+            channel: channel::named(pod).is_some(),
             expected: None,
             object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             scheduler: scheduler(pod),

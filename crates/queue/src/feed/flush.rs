@@ -235,7 +235,7 @@ impl Feed {
             &self.settings,
             sets,
             held,
-            node.amounts.vector(&self.others),
+            self.amounts(name, node).vector(&self.others),
         );
         Some(planner::NodeState {
             partitions,

@@ -28,6 +28,8 @@ const ROUNDS: [f64; 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Written {
     Prepare,
+    /// A ComputeDomain.
+    ComputeDomain,
     /// A ResourceClaim.
     Claim,
     Release,
@@ -58,6 +60,7 @@ impl Written {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
+            Self::ComputeDomain => "compute-domain",
             Self::Claim => "claim",
             Self::Release => "release",
             Self::Reassign => "reassign",

@@ -34,8 +34,8 @@ pub(super) struct Cluster {
     pub(super) plane: ControlPlane,
     pub(super) webhook: Option<Webhook>,
     pub(super) team: Kubectl,
-    /// What allocates GPUs, as its class says.
-    devices: Value,
+    /// What its class says besides its placement.
+    spec: Value,
     /// The webhook's.
     kubeconfig: PathBuf,
     /// Further flags of the webhook.
@@ -55,10 +55,20 @@ impl Cluster {
         Self::with(nodes, placement, json!({}))
     }
 
+    /// The same with a class whose gangs get IMEX channels, the policies, and a webhook with the rights of
+    /// the chart and no more.
+    pub(super) fn with_channels(nodes: &[(&str, &str)], placement: Value) -> Self {
+        let environment = json!({"fabric": "MNNVL", "mnnvl": "Managed"});
+        let this = Self::with(nodes, placement, json!({ "environment": environment }));
+        this.set_policies(&[]);
+        this
+    }
+
     /// The same with a DRA driver on each node in place of a device plugin, a class whose GPUs come by
     /// claims, the policies, and a webhook with the rights of the chart and no more.
     pub(super) fn claiming(nodes: &[(&str, &str)], placement: Value) -> Self {
-        let this = Self::with(nodes, placement, json!({"mapping": "Claim"}));
+        let spec = json!({"devices": {"mapping": "Claim"}});
+        let this = Self::with(nodes, placement, spec);
         // That of NVIDIA's chart has a type, too: the claims of the queue need none.
         let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
         let class = json!({
@@ -78,14 +88,14 @@ impl Cluster {
     pub(super) fn growing(placement: Value) -> Self {
         let plane = ControlPlane::start().unwrap();
         webhook::install_crds(plane.kubectl()).unwrap();
-        let kubeconfig = account(&plane, true);
+        let kubeconfig = account(&plane, true, false);
         let default = json!({"nvlink-domains.io/default-class": CLASS});
         let mut this = Self {
             kubeconfig,
             team: plane.namespace("team", &json!({}), &default).unwrap(),
             plane,
             webhook: None,
-            devices: json!({}),
+            spec: json!({}),
             flags: vec!["--placeholders"],
             exporters: Vec::new(),
         };
@@ -151,8 +161,9 @@ impl Cluster {
             .collect()
     }
 
-    fn with(nodes: &[(&str, &str)], placement: Value, devices: Value) -> Self {
-        let claims = devices["mapping"] == "Claim";
+    fn with(nodes: &[(&str, &str)], placement: Value, spec: Value) -> Self {
+        let claims = spec["devices"]["mapping"] == "Claim";
+        let channels = spec["environment"]["mnnvl"] == "Managed";
         let plane = ControlPlane::start().unwrap();
         webhook::install_crds(plane.kubectl()).unwrap();
         let exporters = nodes.iter().map(|(name, source)| {
@@ -164,11 +175,12 @@ impl Cluster {
         });
         let exporters = exporters.collect();
         let default = json!({"nvlink-domains.io/default-class": CLASS});
-        let kubeconfig = match claims {
-            true => account(&plane, false),
+        let limited = claims || channels;
+        let kubeconfig = match limited {
+            true => account(&plane, false, channels),
             false => plane.kubeconfig().to_owned(),
         };
-        let flags: &[&str] = if claims {
+        let flags: &[&str] = if limited {
             &["--lease-namespace", NAMESPACE]
         } else {
             &[]
@@ -178,7 +190,7 @@ impl Cluster {
             team: plane.namespace("team", &json!({}), &default).unwrap(),
             plane,
             webhook: None,
-            devices,
+            spec,
             flags: flags.to_vec(),
             exporters,
         };
@@ -198,9 +210,11 @@ impl Cluster {
         if placement.get("whenUnavailable").is_none() {
             placement["whenUnavailable"] = json!("Queue");
         }
+        let mut spec = self.spec.clone();
+        spec["placement"] = placement;
         let class = json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
-            "metadata": {"name": CLASS}, "spec": {"placement": placement, "devices": self.devices},
+            "metadata": {"name": CLASS}, "spec": spec,
         });
         self.plane.kubectl().apply(&class.to_string()).unwrap();
     }
@@ -318,14 +332,16 @@ pub(super) fn placement(pod: &Value) -> Option<Value> {
     Some(serde_json::from_str(text).unwrap())
 }
 
-/// Creates the account of the chart, which may create placeholder pods or not, and returns its
-/// kubeconfig.
-fn account(plane: &ControlPlane, placeholders: bool) -> PathBuf {
+/// Creates the account of the chart, which may create placeholder pods and ComputeDomains or not, and
+/// returns its kubeconfig.
+fn account(plane: &ControlPlane, placeholders: bool, domains: bool) -> PathBuf {
     let all = plane.kubectl();
     all.run(&["create", "namespace", NAMESPACE]).unwrap();
     let helm = Helm::new().unwrap();
     // The chart's registration comes with the Lease.
-    let values = format!("webhook: {{placeholders: {{enabled: {placeholders}}}}}");
+    let values = format!(
+        "webhook: {{computeDomains: {domains}, placeholders: {{enabled: {placeholders}}}}}"
+    );
     let roles = ["webhook/rbac.yaml", "webhook/controller-rbac.yaml"];
     let optional = placeholders.then_some("webhook/placeholders.yaml");
     let roles = roles.into_iter().chain(optional);

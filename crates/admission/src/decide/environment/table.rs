@@ -167,7 +167,8 @@ const TABLE: &[Row] = &[
         reach: Reach::Network,
         fabrics: EACH,
         value: |environment| match environment.mnnvl? {
-            Mnnvl::Auto => None,
+            // With `Managed`, the queue decides for each gang.
+            Mnnvl::Auto | Mnnvl::Managed => None,
             Mnnvl::Required => Some("1".to_owned()),
             Mnnvl::Disabled => Some("0".to_owned()),
         },

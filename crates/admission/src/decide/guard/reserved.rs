@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nvlink_api::{class::Class, crd::domain_class::Mapping, patch::Editor, pod};
+use nvlink_api::{class::Class, patch::Editor, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -96,20 +96,25 @@ fn class_with_gpus(case: Case<'_>) -> Option<&Arc<Class>> {
 /// Refuses the queue's claim in a pod that does not get its GPUs by one. The webhook names a claim
 /// of its own in a pod that does.
 fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
-    let by_claim = class_with_gpus(case).is_some_and(|class| class.mapping == Mapping::Claim);
-    if !claim::is_named(case.pod) || by_claim && !claim::is_shared(case.pod) {
-        return Ok(());
+    let gives = |class: &&Arc<Class>| {
+        let mut ours = [labels::CLAIM, labels::CHANNEL].into_iter();
+        ours.any(|entry| claim::gives(class, entry))
+    };
+    let class = class_with_gpus(case).filter(gives);
+    match class {
+        _ if !claim::is_named(case.pod) => Ok(()),
+        Some(class) if !claim::is_shared(case.pod, class) => Ok(()),
+        Some(_) => Err(claim::refuse(format!(
+            "the pod names a claim of the queue in another entry of spec.resourceClaims than the webhook writes for its class ({:?} for GPUs, {:?} for an IMEX channel), which would give it the devices of another pod: remove the entry",
+            labels::CLAIM,
+            labels::CHANNEL
+        ))),
+        None => Err(claim::refuse(format!(
+            "only the webhook may name a claim of the queue, and this pod requests no GPUs of a class with the devices mapping Claim or with environment.mnnvl Managed: remove {:?} and {:?} from spec.resourceClaims and from the claims of the containers",
+            labels::CLAIM,
+            labels::CHANNEL
+        ))),
     }
-    if by_claim {
-        return Err(claim::refuse(format!(
-            "the pod names a claim of the queue in another entry of spec.resourceClaims than {:?}, which would give it the GPUs of another pod: remove the entry",
-            labels::CLAIM
-        )));
-    }
-    Err(claim::refuse(format!(
-        "only the webhook may name a claim of the queue, and this pod requests no GPUs of a class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",
-        labels::CLAIM
-    )))
 }
 
 /// Checks the gang's label: it attracts the gang's other pods, so it must name this pod's own gang.

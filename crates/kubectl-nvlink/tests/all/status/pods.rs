@@ -41,6 +41,27 @@ fn a_pod_that_runs_is_where_it_is_for_a_reason() {
 }
 
 #[test]
+fn a_pod_that_waits_for_its_channel_says_what_must_give_it() {
+    let placement = json!({
+        "plan": "1-1", "at": "2026-08-01T09:30:00Z", "node": "dgx-1", "gpus": [0],
+        "computeDomain": "nvlink-domains-train-1",
+    });
+    let mut bound = running(
+        pod("ml", "p", "train", 1, "2026-08-01T09:30:00Z"),
+        "dgx-1",
+        "2026-08-01T09:30:00Z",
+    );
+    bound["status"] = json!({"phase": "Pending"});
+    let (text, state) = said(with(bound, "queue-placement", &placement.to_string()));
+    assert_eq!(state, "bound");
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        line.contains("kubectl get computedomain nvlink-domains-train-1 -n ml -o yaml shows"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_pod_whose_nvlinks_are_idle_is_told_since_when() {
     let mut objects = busy();
     for (key, object) in &mut objects.pods.objects {

@@ -1,5 +1,6 @@
 //! The queue's feed: objects of a cluster go in, and the planner's rounds show what it was told.
 
+mod channels;
 mod dra;
 mod gangs;
 mod lost;

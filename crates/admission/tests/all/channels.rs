@@ -1,0 +1,131 @@
+//! Classes with `environment.mnnvl: Managed`: the claims by which the pods of gangs get IMEX channels.
+
+use nvlink_admission::decide::{Admitted, Refusal};
+use nvlink_api::class::Class;
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+use crate::fixture::{admission, pod, subject, with};
+
+const VARIABLE: &str = "NCCL_MNNVL_ENABLE";
+
+fn admit(spec: &Value, pod: &Value) -> Result<Admitted, Refusal> {
+    let admission = admission(&[]);
+    let spec = serde_json::from_value(spec.clone()).unwrap();
+    let class = Class::new("own", &spec).map_err(|error| error.to_string());
+    admission.view.write().set_class("own", class);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(admission.admit(pod.clone(), "ci", &subject()))
+}
+
+fn managed(devices: &str) -> Value {
+    json!({
+        "placement": {"whenUnavailable": "Queue"},
+        "environment": {"fabric": "MNNVL", "mnnvl": "Managed"},
+        "devices": {"mapping": devices},
+    })
+}
+
+fn member() -> Value {
+    pod(
+        4,
+        json!({labels::CLASS: "own", labels::GANG: "g", labels::GANG_SIZE: "2"}),
+    )
+}
+
+/// Returns the claims of the pod by their entries, those of its first container, and the entry of the
+/// variable.
+fn channel(pod: &Value) -> (Vec<(String, String)>, Vec<Value>, Option<Value>) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let list = |path: &str| {
+        let found = pod.pointer(path).and_then(Value::as_array);
+        found.cloned().unwrap_or_default()
+    };
+    let claims = list("/spec/resourceClaims");
+    let claims = claims.iter();
+    let claims = claims.map(|one| (text(&one["name"]), text(&one["resourceClaimName"])));
+    let mut env = list("/spec/containers/0/env").into_iter();
+    (
+        claims.collect(),
+        list("/spec/containers/0/resources/claims"),
+        env.find(|one| one["name"] == VARIABLE),
+    )
+}
+
+#[test]
+fn each_pod_of_a_gang_gets_a_claim_for_its_channel() {
+    for (mapping, number) in [("DevicePlugin", 1), ("Claim", 2)] {
+        let spec = managed(mapping);
+        let admitted = admit(&spec, &member()).unwrap();
+        let (claims, used, variable) = channel(&admitted.pod);
+        assert_eq!(claims.len(), number, "{claims:?}");
+        let (entry, name) = claims.last().unwrap();
+        assert_eq!(entry, labels::CHANNEL);
+        assert!(name.starts_with(labels::CLAIM_PREFIX) && name.ends_with("-channel"));
+        assert_eq!(used.last(), Some(&json!({"name": labels::CHANNEL})));
+        let path = &variable.unwrap()["valueFrom"]["fieldRef"]["fieldPath"];
+        let annotation = format!("metadata.annotations['{}']", labels::QUEUE_MNNVL);
+        assert_eq!(path, &json!(annotation));
+        assert!(!admitted.warnings.iter().any(|line| line.contains("IMEX")));
+        // The API server may call again.
+        let again = admit(&spec, &admitted.pod).unwrap();
+        assert_eq!(again.pod, admitted.pod);
+        assert_eq!(again.patch.0, []);
+    }
+}
+
+#[test]
+fn only_gangs_that_the_queue_starts_get_channels_from_it() {
+    let spec = managed("DevicePlugin");
+    let none = |spec: &Value, pod: &Value| {
+        let (claims, used, variable) = channel(&admit(spec, pod).unwrap().pod);
+        let ours = |name: &str| name == labels::CHANNEL;
+        assert!(!claims.iter().any(|(name, _)| ours(name)), "{claims:?}");
+        assert!(!used.iter().any(|one| one["name"] == labels::CHANNEL));
+        variable
+    };
+    let alone = pod(4, json!({labels::CLASS: "own"}));
+    assert_eq!(none(&spec, &alone), None);
+    let mut auto = spec.clone();
+    auto["environment"]["mnnvl"] = json!("Auto");
+    assert_eq!(none(&auto, &member()), None);
+    // The pod handles its channels itself.
+    let variable = json!({"name": VARIABLE, "value": "0"});
+    let settled = with(member(), "/spec/containers/0", "env", json!([variable]));
+    assert_eq!(none(&spec, &settled), Some(variable));
+    let own = json!([{"name": "channel", "resourceClaimName": "mine"}]);
+    assert_eq!(
+        none(&spec, &with(member(), "/spec", "resourceClaims", own)),
+        None
+    );
+}
+
+#[test]
+fn no_pod_names_the_channel_of_another_one() {
+    let spec = managed("DevicePlugin");
+    let first = admit(&spec, &member()).unwrap().pod;
+    // A copy gets a claim of its own, also if it is of no gang.
+    let mut copy = first.clone();
+    copy["metadata"]["name"] = json!("copy");
+    let annotations = copy["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.retain(|key, _| key == labels::CLASS);
+    copy["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .remove(labels::GANG);
+    let copied = admit(&spec, &copy).unwrap().pod;
+    assert_ne!(channel(&copied).0, channel(&first).0);
+    // Nor in another entry, nor in a class that gives none.
+    let named = |entry: &str| {
+        let claim = json!([{"name": entry, "resourceClaimName": "nvlink-domains-a-channel"}]);
+        with(member(), "/spec", "resourceClaims", claim)
+    };
+    let refused = |spec: &Value, pod: &Value| admit(spec, pod).unwrap_err().to_string();
+    let text = refused(&spec, &named("mine"));
+    assert!(text.contains("in another entry"), "{text}");
+    let open = json!({"placement": {"whenUnavailable": "Queue"}});
+    let text = refused(&open, &named(labels::CHANNEL));
+    assert!(text.contains("only the webhook may name a claim"), "{text}");
+}
