@@ -85,6 +85,7 @@ impl Api {
         let placement = json!({
             "plan": "1-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": [0], "rank": 0,
             "uuids": ["GPU-0"],
+            "computeDomain": pod["metadata"]["annotations"].get("test/compute-domain"),
         });
         let one = Move {
             pod: ("team/a".into(), "uid".to_owned()),
@@ -273,6 +274,58 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     });
     let (outcome, _) = api.release(claiming()).await;
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+}
+
+/// Returns how a gang of one pod ends that gets a ComputeDomain, if the API server answers so to
+/// requests for it (POST, or GET of its template).
+async fn with_domain(answers: Answers) -> Outcome {
+    let api = Api::new(answers);
+    let mut pod = pod("1");
+    let claim = json!({"name": labels::CHANNEL, "resourceClaimName": "a-channel"});
+    pod["spec"]["resourceClaims"] = json!([claim]);
+    pod["metadata"]["annotations"] = json!({"test/compute-domain": "d"});
+    api.release(pod).await.0
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_that_cannot_be_made_says_what_to_do() {
+    for (code, expected) in [
+        (StatusCode::NOT_FOUND, "install NVIDIA's DRA driver"),
+        (
+            StatusCode::FORBIDDEN,
+            "set webhook.computeDomains of the chart",
+        ),
+    ] {
+        let outcome = match code {
+            StatusCode::NOT_FOUND => {
+                with_domain(|_, _| failure(StatusCode::NOT_FOUND, "not found")).await
+            }
+            _ => with_domain(|_, _| failure(StatusCode::FORBIDDEN, "no")).await,
+        };
+        assert!(
+            matches!(&outcome, Outcome::Refused(why) if why.contains(expected)),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_template_of_another_domain_is_not_used() {
+    let outcome = with_domain(|method, _| match *method {
+        Method::POST => (StatusCode::CREATED, json!({"metadata": {"uid": "mine"}})),
+        _ => (
+            StatusCode::OK,
+            json!({
+                "metadata": {"name": "d", "labels": {channel::OF: "theirs"}},
+                "spec": {"spec": {}},
+            }),
+        ),
+    });
+    let outcome = outcome.await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(why) if why.contains("is not that of ComputeDomain d")),
+        "{outcome:?}"
+    );
 }
 
 /// etcd's refusal comes as a failure of the API server, but trying again does not help.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nvlink_planner::{Name, Release};
 use nvlink_topology::Fabric;
 
-use super::{Feed, amounts::Amounts, node::Node};
+use super::{Feed, amounts::Amounts, entry::Entry, node::Node};
 use crate::channel;
 
 impl Feed {
@@ -54,15 +54,26 @@ impl Feed {
         fabrics.is_some_and(|fabrics| fabrics.len() == 1)
     }
 
-    /// Returns what a node has. Each node of a fabric has one channel, unless a pod has it: the driver
-    /// labels the node as long as it does, whoever made its ComputeDomain. Elsewhere, a pod needs none.
+    /// Returns what a node has: each node of a fabric has one channel. Elsewhere, a pod needs none.
     pub(super) fn amounts(&self, name: &Name, node: &Node) -> Amounts {
         let known = self.gpus.known(name);
         let mut domains = known.into_iter().flat_map(|known| &known.domains);
         let amounts = node.amounts.clone();
         match domains.any(|domain| domain.fabric.is_some()) {
             false => amounts,
-            true => amounts.with_channels(u64::from(!node.labels.contains_key(channel::OF))),
+            true => amounts.with_channels(1),
         }
+    }
+
+    /// Returns the channel of a node that a pod has whose ComputeDomain others made: the driver labels the
+    /// node as long as that is so.
+    pub(super) fn taken_channel(&self, name: &Name) -> Option<Amounts> {
+        let node = self.nodes.get(name)?;
+        if !node.labels.contains_key(channel::OF) {
+            return None;
+        }
+        let here = |pod: &Entry| pod.channel && pod.life.node() == Some(&**name);
+        let ours = self.pods.values().any(here);
+        (!ours).then(|| Amounts::default().with_channels(1))
     }
 }

@@ -189,8 +189,9 @@ impl Feed {
 
     /// Returns what the pods without devices take of a node with GPUs.
     fn load_state(&self, name: &Name) -> Option<planner::PodState> {
+        let more = self.taken_channel(name);
         let has_gpus = self.has_gpus(name);
-        has_gpus.then(|| self.loads.of_node(name, &self.others))?
+        has_gpus.then(|| self.loads.of_node(name, &self.others, more.as_ref()))?
     }
 
     pub(super) fn node_state(&self, name: &Name) -> Option<planner::NodeState> {

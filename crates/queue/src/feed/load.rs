@@ -129,9 +129,20 @@ impl Loads {
     }
 
     /// Returns the loads of a node as one pod, which the planner takes to stay forever: nobody
-    /// knows when such pods end, so no job waits for it on GPUs that others could use.
-    pub(super) fn of_node(&self, node: &Name, others: &[Name]) -> Option<PodState> {
-        let sum = self.nodes.get(node)?;
+    /// knows when such pods end, so no job waits for it on GPUs that others could use. They have `more`
+    /// besides.
+    pub(super) fn of_node(
+        &self,
+        node: &Name,
+        others: &[Name],
+        more: Option<&Amounts>,
+    ) -> Option<PodState> {
+        let known = self.nodes.get(node);
+        let mut sum = known.cloned().unwrap_or_default();
+        more.into_iter().for_each(|more| sum.add(more));
+        if sum.count == 0 {
+            return None;
+        }
         Some(PodState {
             node: node.clone(),
             gpus: 0,

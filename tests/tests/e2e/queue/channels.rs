@@ -106,6 +106,7 @@ fn a_gang_gets_the_channels_of_its_nodes_and_its_successor_gets_them_anew() {
     assert!(others.iter().all(|name| waits(&cluster.pod(name))));
     let delete = |names: &[String]| {
         for name in names {
+            cluster.end(name);
             cluster.team.run(&["delete", "pod", name, "--now"]).unwrap();
         }
     };
@@ -130,42 +131,37 @@ fn a_gang_that_leaves_the_fabric_gets_no_channels() {
     let pods = bound(&cluster, &create(&cluster, "wide", 3, 4));
     for pod in &pods {
         let claim = claim(&cluster, pod);
-        assert_eq!(claim["spec"], json!({}), "it requests nothing");
+        assert_eq!(claim["spec"]["devices"]["requests"], Value::Null);
+        assert!(claim["status"]["allocation"].is_object(), "{claim:#}");
         assert_eq!(told(pod), "0");
         assert_eq!(placement(pod).unwrap().get("computeDomain"), None);
     }
     assert_eq!(domains(&cluster), Vec::<Value>::new());
 }
 
+/// The driver's controller does not run, or is far behind.
 #[test]
-fn what_keeps_a_gang_from_its_channels_is_said() {
+fn a_gang_waits_for_the_template_of_its_domain_and_says_so() {
     let cluster = Cluster::with_channels(&RACK, json!({}));
-    let names = create(&cluster, "train", 2, 4);
-    let says = |what: &str| {
-        wait_until(what, SOON, || {
-            let reason =
-                cluster.pod(&names[0])["metadata"]["annotations"]["nvlink-domains.io/queue-reason"]
-                    .clone();
-            let reason = reason.as_str().unwrap_or_default().to_owned();
-            anyhow::ensure!(
-                reason.starts_with("Refused: ") && reason.contains(what),
-                "{reason}"
-            );
-            Ok(Some(()))
-        })
-        .unwrap();
-    };
-    says("install NVIDIA's DRA driver");
     ComputeDomains::install_crds(cluster.plane.kubectl()).unwrap();
-    says("made no ResourceClaimTemplate");
+    let names = create(&cluster, "train", 2, 4);
+    wait_until("the reason", SOON, || {
+        let pod = cluster.pod(&names[0]);
+        let reason = &pod["metadata"]["annotations"]["nvlink-domains.io/queue-reason"];
+        let reason = reason.as_str().unwrap_or_default();
+        let said =
+            reason.starts_with("Refused: ") && reason.contains("made no ResourceClaimTemplate");
+        anyhow::ensure!(said, "{reason}");
+        Ok(Some(()))
+    })
+    .unwrap();
     assert!(names.iter().all(|name| waits(&cluster.pod(name))));
     let _driver = driver(&cluster);
     share_domain(&cluster, &bound(&cluster, &names));
+    assert_eq!(domains(&cluster).len(), 1, "that of the first attempt");
     let metrics = cluster.webhook.as_ref().unwrap().replica.metrics().unwrap();
-    for result in ["written", "refused"] {
-        let series = format!("{{kind=\"compute-domain\",result=\"{result}\"}}");
-        assert!(metrics.contains(&series), "{series}: {metrics}");
-    }
+    let series = "nvlink_webhook_queue_writes_total{write=\"compute-domain\",outcome=\"written\"}";
+    assert!(metrics.contains(series), "{metrics}");
 }
 
 #[test]
