@@ -5,6 +5,7 @@
 //! one test at a time.
 
 mod claims;
+mod domains;
 mod enforced;
 mod exempt;
 mod own;

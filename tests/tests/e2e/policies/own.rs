@@ -212,11 +212,11 @@ fn patch(own: &Kubectl, pod: &str, part: &str, operations: &Value) -> anyhow::Re
     own.run(&[&patch[..], &[&operations], &part].concat())
 }
 
-fn admits(name: &str, done: anyhow::Result<String>) {
+pub(super) fn admits(name: &str, done: anyhow::Result<String>) {
     done.unwrap_or_else(|error| panic!("{name}: {error:#}"));
 }
 
-fn refuses(name: &str, done: anyhow::Result<String>) {
+pub(super) fn refuses(name: &str, done: anyhow::Result<String>) {
     let Err(refused) = done else {
         panic!("{name} was admitted");
     };
@@ -227,7 +227,7 @@ fn refuses(name: &str, done: anyhow::Result<String>) {
 /// Applies the policies on our own accounts, so that no other rule refuses, and makes a pod that waits,
 /// one that was released, and one of somebody else. Returns kubectl of the account, which may do
 /// everything, and of an administrator.
-fn stage(cluster: &ControlPlane, team: &str) -> (Kubectl, Kubectl) {
+pub(super) fn stage(cluster: &ControlPlane, team: &str) -> (Kubectl, Kubectl) {
     apply(cluster);
     let all = cluster.kubectl();
     for kind in [
