@@ -76,6 +76,11 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
         for part in [order, " gpu-3,gpu-4,gpu-0,gpu-7", " 2,3,7,6 "] {
             assert!(claimed.contains(part), "{claimed}");
         }
+        let rack = step(&said, "One job over two trays of a rack");
+        for tray in ["tray-1", "tray-2"] {
+            let with_channel = |line: &str| line.contains(tray) && line.ends_with("channel-0");
+            assert!(rack.lines().any(with_channel), "{rack}");
+        }
     }
 
     let without = step(&said, "The job without the webhook");

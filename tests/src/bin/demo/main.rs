@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 mod access;
 mod alone;
+mod channels;
 mod claims;
 mod devices;
 mod fault;
@@ -83,6 +84,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     queue::show(terminal, &cluster)?;
     if !assets::lacks("resource.k8s.io/v1", 34) {
         claims::show(terminal, &cluster)?;
+        channels::show(terminal, &cluster)?;
     }
     access::show(terminal, &cluster, &files)?;
     gitlab::show(terminal, &cluster)?;
