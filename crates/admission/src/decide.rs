@@ -160,7 +160,8 @@ impl Chosen {
     /// Reports whether the queue gives the pod an IMEX channel, if its gang is in one fabric.
     fn gets_channel(&self) -> bool {
         let managed = self.class.environment.mnnvl == Some(Mnnvl::Managed);
-        managed && self.is_queued() && self.spans && !self.minds_channels
+        let leaves_node = self.gang_scope > Scope::Node;
+        managed && self.is_queued() && self.spans && leaves_node && !self.minds_channels
     }
 
     /// Returns the size of the domain that the pod requires on its node.

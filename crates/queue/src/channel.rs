@@ -6,7 +6,7 @@
 //! final before that was known.
 
 use k8s_openapi::api::resource::v1::{
-    CELDeviceSelector, DeviceSelector, ResourceClaimSpec, ResourceClaimTemplate,
+    CELDeviceSelector, DeviceClaim, DeviceSelector, ResourceClaimSpec, ResourceClaimTemplate,
 };
 use kube::ResourceExt;
 use nvlink_api::pod;
@@ -22,6 +22,8 @@ pub const GROUP_VERSION: &str = "resource.nvidia.com/v1beta1";
 pub const OF: &str = "resource.nvidia.com/computeDomain";
 /// The driver that gives channels.
 const DRIVER: &str = "compute-domain.nvidia.com";
+/// The DeviceClass of the channel that a node gives.
+const CLASS: &str = "compute-domain-default-channel.nvidia.com";
 /// The most characters of a gang's name in that of its ComputeDomain.
 const SHOWN: usize = 40;
 
@@ -37,9 +39,7 @@ pub fn named(pod: &Value) -> Option<&str> {
 /// they start anew, they are other pods, and get another one.
 #[must_use]
 pub fn domain_name<'a>(gang: &str, uids: impl IntoIterator<Item = &'a str>) -> String {
-    let mut uids: Vec<&str> = uids.into_iter().collect();
-    uids.sort_unstable();
-    let hash = hash(&format!("{gang}/{}", uids.join("/")));
+    let hash = of_pods(uids);
     let name = gang.rsplit([' ', '/']).next().unwrap_or_default();
     let name = name.to_ascii_lowercase();
     let name = name
@@ -47,9 +47,22 @@ pub fn domain_name<'a>(gang: &str, uids: impl IntoIterator<Item = &'a str>) -> S
         .filter(|c| c.is_ascii_alphanumeric() || *c == '-');
     let name: String = name.take(SHOWN).collect();
     match name.trim_matches('-') {
-        "" => format!("{}{hash:016x}", labels::CLAIM_PREFIX),
-        name => format!("{}{name}-{hash:016x}", labels::CLAIM_PREFIX),
+        "" => format!("{}{hash}", labels::CLAIM_PREFIX),
+        name => format!("{}{name}-{hash}", labels::CLAIM_PREFIX),
     }
+}
+
+/// Reports whether a ComputeDomain is made for exactly the pods with these UIDs. If not, they join the
+/// others, and it must be there.
+#[must_use]
+pub fn is_made_for<'a>(domain: &str, uids: impl IntoIterator<Item = &'a str>) -> bool {
+    domain.ends_with(&of_pods(uids))
+}
+
+fn of_pods<'a>(uids: impl IntoIterator<Item = &'a str>) -> String {
+    let mut uids: Vec<&str> = uids.into_iter().collect();
+    uids.sort_unstable();
+    format!("{:016x}", hash(&uids.join("/")))
 }
 
 /// Returns the ComputeDomain `name` of pods that start together. They own it, so Kubernetes deletes it
@@ -110,8 +123,22 @@ pub fn owners(found: &Value, wanted: &Value) -> Option<Vec<Value>> {
     (all.len() > known).then_some(all)
 }
 
+/// Reports whether a ComputeDomain that exists gives the channels that `wanted` gives.
+#[must_use]
+pub fn is_same(found: &Value, wanted: &Value) -> bool {
+    let template = |domain| {
+        pod::text(
+            domain,
+            &["spec", "channel", "resourceClaimTemplate", "name"],
+        )
+    };
+    let mode = pod::text(found, &["spec", "channel", "allocationMode"]);
+    template(found) == template(wanted) && mode != "All"
+}
+
 /// Returns what the claims of a ComputeDomain request, by its template; `None` if the template is that of
-/// another one. The policy on the queue's claims admits no request without a selector.
+/// another one, or requests more than a channel. The policy on the queue's claims admits no request without
+/// a selector.
 #[must_use]
 pub fn spec(template: ResourceClaimTemplate, domain_uid: &str) -> Option<ResourceClaimSpec> {
     if template
@@ -122,6 +149,9 @@ pub fn spec(template: ResourceClaimTemplate, domain_uid: &str) -> Option<Resourc
         return None;
     }
     let mut spec = template.spec.spec;
+    if !is_channel(spec.devices.as_ref()?, domain_uid) {
+        return None;
+    }
     let requests = spec
         .devices
         .iter_mut()
@@ -134,6 +164,21 @@ pub fn spec(template: ResourceClaimTemplate, domain_uid: &str) -> Option<Resourc
         exactly.selectors.get_or_insert_default().push(selector);
     }
     Some(spec)
+}
+
+/// Reports whether this requests one channel of the ComputeDomain with this UID, and nothing else.
+fn is_channel(devices: &DeviceClaim, domain_uid: &str) -> bool {
+    let requests = devices.requests.as_deref().unwrap_or_default();
+    let config = devices.config.as_deref().unwrap_or_default();
+    let ([request], [config]) = (requests, config) else {
+        return false;
+    };
+    let class = request.exactly.as_ref().map(|one| &*one.device_class_name);
+    let opaque = config.opaque.as_ref();
+    class == Some(CLASS)
+        && opaque.is_some_and(|one| {
+            one.driver == DRIVER && pod::text(&one.parameters.0, &["domainID"]) == domain_uid
+        })
 }
 
 /// Returns the value of `NCCL_MNNVL_ENABLE` in a pod with this placement. 2 is NCCL's default: it uses
@@ -156,7 +201,7 @@ mod tests {
         let first = name("n/JobSet train of p in c", &["a", "b"]);
         assert_eq!(first, name("n/JobSet train of p in c", &["b", "a"]));
         assert_ne!(first, name("n/JobSet train of p in c", &["a", "c"]));
-        assert_ne!(first, name("n/JobSet other of p in c", &["a", "b"]));
+        assert!(is_made_for(&first, ["b", "a"]) && !is_made_for(&first, ["a"]));
         let long = name(&format!("gang {}-", "A_b".repeat(40)), &["a"]);
         assert!(
             long.len() <= 80 && long.starts_with("nvlink-domains-abab"),
@@ -187,12 +232,16 @@ mod tests {
         let template: ResourceClaimTemplate = serde_json::from_value(json!({
             "metadata": {"name": "d", "labels": {OF: "uid"}},
             "spec": {"spec": {"devices": {
-                "requests": [{"name": "channel", "exactly": {"deviceClassName": "c"}}],
+                "requests": [{"name": "channel", "exactly": {"deviceClassName": CLASS}}],
                 "config": [{"opaque": {"driver": DRIVER, "parameters": {"domainID": "uid"}}}],
             }}},
         }))
         .unwrap();
         assert_eq!(spec(template.clone(), "other"), None);
+        let mut theirs = serde_json::to_value(&template).unwrap();
+        theirs["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["domainID"] =
+            json!("of others");
+        assert_eq!(spec(serde_json::from_value(theirs).unwrap(), "uid"), None);
         let spec = serde_json::to_value(spec(template, "uid").unwrap()).unwrap();
         let request = &spec["devices"]["requests"][0]["exactly"];
         assert_eq!(

@@ -55,12 +55,14 @@ impl Writer {
     async fn channel(&self, name: &str, moves: &[Move]) -> Result<ResourceClaimSpec, Outcome> {
         let pods = moves.iter().map(|one| &one.document);
         let wanted = channel::domain(name, pods, self.term);
-        let uid = self.insist_on_domain(&wanted).await?;
+        let uids = moves.iter().map(|one| &*one.pod.1);
+        let new = channel::is_made_for(name, uids);
+        let uid = self.insist_on_domain(&wanted, new).await?;
         failpoint::passed("compute-domain");
         self.template(&wanted, &uid).await
     }
 
-    async fn insist_on_domain(&self, wanted: &Value) -> Made {
+    async fn insist_on_domain(&self, wanted: &Value, new: bool) -> Made {
         let text = |key: &str| pod::text(wanted, &["metadata", key]);
         let about = ["ComputeDomain", text("namespace"), text("name")];
         let mut attempts = Attempts::new(about, Written::ComputeDomain.as_str());
@@ -71,7 +73,7 @@ impl Writer {
             if !self.leads() {
                 return Err(Outcome::Stopped);
             }
-            let made = in_patience(self.attempt_domain(wanted, attempts.are_many())).await;
+            let made = in_patience(self.attempt_domain(wanted, new, attempts.are_many())).await;
             drop(permit);
             let ended = match &made {
                 Ok(Ok(_)) => Ended::Written,
@@ -86,26 +88,32 @@ impl Writer {
         }
     }
 
-    /// Makes a ComputeDomain once, or adds the pods to the owners of the one that is there. Fails if that
-    /// must be tried again; after `many` attempts, not because the API server failed.
-    async fn attempt_domain(&self, wanted: &Value, many: bool) -> Result<Made, Again> {
-        let error = match self.create_domain(wanted).await {
-            Ok(made) => return Ok(Ok(uid(&made))),
-            Err(error) => error,
-        };
-        if code(&error) != 409 {
-            return retry(wanted, &error, many);
+    /// Makes a `new` ComputeDomain once, or adds the pods to the owners of the one that is there. Fails if
+    /// that must be tried again; after `many` attempts, not because the API server failed.
+    async fn attempt_domain(&self, wanted: &Value, new: bool, many: bool) -> Result<Made, Again> {
+        if new {
+            match self.create_domain(wanted).await {
+                Ok(made) => return Ok(Ok(uid(&made))),
+                Err(error) if code(&error) == 409 => {}
+                Err(error) => return retry(wanted, &error, many),
+            }
         }
+        let name = pod::text(wanted, &["metadata", "name"]);
+        let refuse = |why: &str| Ok(Err(Outcome::Refused(format!("ComputeDomain {name} {why}"))));
         let found = match self.get_domain(wanted).await {
             Ok(found) => found,
+            Err(error) if code(&error) == 404 && new => return Err(Again::SOON),
+            // The channels of the others are of the one that is gone.
+            Err(error) if code(&error) == 404 => {
+                return refuse("of its gang is gone: start the gang anew");
+            }
             Err(error) => return retry(wanted, &error, many),
         };
-        let name = pod::text(wanted, &["metadata", "name"]);
         if pod::at(&found, &["metadata", "deletionTimestamp"]).is_some() {
-            let why = format!(
-                "ComputeDomain {name} is being deleted: the queue makes it again when it is gone"
-            );
-            return Ok(Err(Outcome::Refused(why)));
+            return refuse("is being deleted: the queue tries again when it is gone");
+        }
+        if !channel::is_same(&found, wanted) {
+            return refuse("is not the queue's: delete it");
         }
         let Some(owners) = channel::owners(&found, wanted) else {
             return Ok(Ok(uid(&found)));

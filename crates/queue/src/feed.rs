@@ -237,6 +237,10 @@ impl Feed {
             // A report may be about it, or about an earlier pod of its name.
             self.changed.nodes.extend(entry.node.clone());
         }
+        if entry.channel {
+            // Whether others have the channel of its node.
+            self.changed.loads.extend(entry.node.clone());
+        }
         if let Some(old) = old {
             if old.uid == entry.uid {
                 if entry.version < old.version {

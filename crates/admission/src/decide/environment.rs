@@ -158,8 +158,10 @@ impl Plan<'_> {
                 Some(own) if wanted.value.is_of(own) => drop(self.report.set.insert(name)),
                 Some(_) => drop(self.report.kept.insert(name)),
                 None if wanted.unfit => unfit.push(name),
-                // The variable that isolates a container is set even if an envFrom may set it.
+                // The variables that isolate a container, and without which a gang would fail, are set even
+                // if an envFrom may set them.
                 None if name != super::devices::VOID.0
+                    && wanted.value != by_queue()
                     && may_come_from_elsewhere(container, &name) =>
                 {
                     hidden.push(name);

@@ -240,6 +240,12 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     let environment = &class.environment;
     let settled = matches!(environment.mnnvl, Some(Mnnvl::Required | Mnnvl::Disabled))
         || environment.extra.contains_key(MNNVL);
+    if environment.mnnvl == Some(Mnnvl::Managed) && chosen.spans && chosen.minds_channels {
+        return Some(format!(
+            "the queue of class {:?} gives the pod no IMEX channel, because it has a claim of its own or sets {MNNVL}: see that it has a channel if others of its job have one",
+            class.name
+        ));
+    }
     if !chosen.spans || chosen.minds_channels || settled || chosen.gets_channel() {
         return None;
     }

@@ -117,8 +117,8 @@ impl State {
         for action in actions {
             match action {
                 Action::Release(release) => match self.places(&release, now) {
-                    Some(places) => self.start(places, words::kind(&release.why)),
-                    None => self.put_off(&release, now),
+                    Ok(places) => self.start(places, words::kind(&release.why)),
+                    Err(why) => self.put_off(&release, why, now),
                 },
                 Action::Reject(reject) => self.reject(reject),
                 Action::GiveBack(back) => {
@@ -128,16 +128,22 @@ impl State {
         }
     }
 
-    /// Returns the placements of a release; `None` if a pod needs a claim, and the UUIDs of its GPUs
-    /// are not known.
-    fn places(&self, release: &Release, now: Millis) -> Option<Vec<(Name, Placement)>> {
+    /// Returns the placements of a release. Fails if a pod needs a claim, and the UUIDs of its GPUs are
+    /// not known, or if it cannot get the channels of its gang.
+    fn places(
+        &self,
+        release: &Release,
+        now: Millis,
+    ) -> Result<Vec<(Name, Placement)>, &'static str> {
+        const UNKNOWN: &str =
+            "the UUIDs of the GPUs that its ResourceClaim must name are not known";
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
         let known = self.feed.seats(&release.job).iter().chain(&release.seats);
         let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
         let all: BTreeMap<u32, Other> = known.collect();
-        let domain_of_gang = self.feed.compute_domain(release);
+        let domain_of_gang = self.feed.compute_domain(release)?;
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let member = self.feed.member(&seat.pod);
@@ -167,15 +173,14 @@ impl State {
             };
             Some((seat.pod.clone(), placement))
         });
-        seats.collect()
+        seats.collect::<Option<_>>().ok_or(UNKNOWN)
     }
 
-    /// Puts off a release for which a claim cannot name the GPUs.
-    fn put_off(&mut self, release: &Release, now: Millis) {
-        const WHY: &str = "the UUIDs of the GPUs that its ResourceClaim must name are not known";
-        tracing::warn!(job = %release.job, reason = WHY, "cannot release a job; retrying");
+    /// Puts off a release.
+    fn put_off(&mut self, release: &Release, why: &str, now: Millis) {
+        tracing::warn!(job = %release.job, reason = why, "cannot release a job; retrying");
         for seat in &release.seats {
-            self.feed.settle(&seat.pod, Some((now, WHY)));
+            self.feed.settle(&seat.pod, Some((now, why)));
         }
     }
 

@@ -276,14 +276,19 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
     assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
 }
 
+/// Returns the name of the ComputeDomain that is made for the pod.
+fn own() -> String {
+    channel::domain_name("gang g", ["uid"])
+}
+
 /// Returns how a gang of one pod ends that gets a ComputeDomain, if the API server answers so to
 /// requests for it (POST, or GET of its template).
-async fn with_domain(answers: Answers) -> Outcome {
+async fn with_domain(domain: &str, answers: Answers) -> Outcome {
     let api = Api::new(answers);
     let mut pod = pod("1");
     let claim = json!({"name": labels::CHANNEL, "resourceClaimName": "a-channel"});
     pod["spec"]["resourceClaims"] = json!([claim]);
-    pod["metadata"]["annotations"] = json!({"test/compute-domain": "d"});
+    pod["metadata"]["annotations"] = json!({ "test/compute-domain": domain });
     api.release(pod).await.0
 }
 
@@ -298,9 +303,9 @@ async fn a_domain_that_cannot_be_made_says_what_to_do() {
     ] {
         let outcome = match code {
             StatusCode::NOT_FOUND => {
-                with_domain(|_, _| failure(StatusCode::NOT_FOUND, "not found")).await
+                with_domain(&own(), |_, _| failure(StatusCode::NOT_FOUND, "not found")).await
             }
-            _ => with_domain(|_, _| failure(StatusCode::FORBIDDEN, "no")).await,
+            _ => with_domain(&own(), |_, _| failure(StatusCode::FORBIDDEN, "no")).await,
         };
         assert!(
             matches!(&outcome, Outcome::Refused(why) if why.contains(expected)),
@@ -311,7 +316,8 @@ async fn a_domain_that_cannot_be_made_says_what_to_do() {
 
 #[tokio::test(start_paused = true)]
 async fn the_template_of_another_domain_is_not_used() {
-    let outcome = with_domain(|method, _| match *method {
+    let domain = own();
+    let outcome = with_domain(&domain, |method, _| match *method {
         Method::POST => (StatusCode::CREATED, json!({"metadata": {"uid": "mine"}})),
         _ => (
             StatusCode::OK,
@@ -323,7 +329,21 @@ async fn the_template_of_another_domain_is_not_used() {
     });
     let outcome = outcome.await;
     assert!(
-        matches!(&outcome, Outcome::Refused(why) if why.contains("is not that of ComputeDomain d")),
+        matches!(&outcome, Outcome::Refused(why) if why.contains("is not that of ComputeDomain nvlink-domains-g-")),
+        "{outcome:?}"
+    );
+}
+
+/// The channels of the others would not be those of a domain that is made anew.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_joins_its_gang_makes_no_domain() {
+    let outcome = with_domain("nvlink-domains-g-0", |method, _| match *method {
+        Method::GET => failure(StatusCode::NOT_FOUND, "not found"),
+        _ => (StatusCode::CREATED, json!({"metadata": {"uid": "new"}})),
+    });
+    let outcome = outcome.await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(why) if why.contains("start the gang anew")),
         "{outcome:?}"
     );
 }

@@ -82,9 +82,9 @@ fn a_gang_in_one_fabric_gets_a_domain_of_its_own() {
     let [release] = &start(&mut queue, 2, 4)[..] else {
         panic!("one gang");
     };
-    let name = queue.feed.compute_domain(release).unwrap();
+    let name = queue.feed.compute_domain(release).unwrap().unwrap();
     assert!(name.starts_with("nvlink-domains-train-"), "{name}");
-    assert_eq!(queue.feed.compute_domain(release), Some(name));
+    assert_eq!(queue.feed.compute_domain(release), Ok(Some(name)));
 }
 
 #[test]
@@ -97,7 +97,11 @@ fn a_gang_in_several_fabrics_or_in_none_gets_none() {
         let mut queue = racks(&trays);
         let releases = start(&mut queue, 2, 4);
         assert_eq!(releases.len(), 1, "{trays:?}");
-        assert_eq!(queue.feed.compute_domain(&releases[0]), None, "{trays:?}");
+        assert_eq!(
+            queue.feed.compute_domain(&releases[0]),
+            Ok(None),
+            "{trays:?}"
+        );
     }
     // Its pods handle their channels themselves.
     let mut queue = racks(&[("a1", Some(RACK)), ("a2", Some(RACK))]);
@@ -107,7 +111,7 @@ fn a_gang_in_several_fabrics_or_in_none_gets_none() {
         queue.feed.pod(pod);
     }
     let releases = queue.releases(NOW);
-    assert_eq!(queue.feed.compute_domain(&releases[0]), None);
+    assert_eq!(queue.feed.compute_domain(&releases[0]), Ok(None));
 }
 
 /// The driver gives one channel on each node.
@@ -150,7 +154,7 @@ fn a_node_whose_channel_others_have_gives_none() {
 fn a_pod_that_takes_the_place_of_another_one_gets_the_domain_of_its_gang() {
     let mut queue = racks(&[("a1", Some(RACK)), ("a2", Some(RACK))]);
     let release = start(&mut queue, 2, 4).remove(0);
-    let domain = queue.feed.compute_domain(&release).unwrap();
+    let domain = queue.feed.compute_domain(&release).unwrap().unwrap();
     let place = |at: usize, compute_domain: Option<&str>| {
         let seat = &release.seats[at];
         let mut placement = json!({
@@ -175,6 +179,14 @@ fn a_pod_that_takes_the_place_of_another_one_gets_the_domain_of_its_gang() {
         let pod = new.seats[0].pod.rsplit('/').next().unwrap().to_owned();
         queue.feed.pod(member(&pod, 2, 4));
         queue.releases(NOW);
-        assert_eq!(queue.feed.compute_domain(&new).as_deref(), expected);
+        let found = queue.feed.compute_domain(&new).unwrap();
+        assert_eq!(found.as_deref(), expected);
+        // It must not start where the channels of its gang do not reach.
+        publish(
+            &mut queue,
+            new.seats[0].node.as_deref().unwrap(),
+            Some(OTHER),
+        );
+        assert_eq!(queue.feed.compute_domain(&new).is_err(), domain.is_some());
     }
 }
