@@ -111,7 +111,7 @@ impl ComputeDomains {
     }
 }
 
-/// Returns what the driver's chart installs besides the kinds.
+/// Returns what the daemons and the claims need besides the kinds.
 fn surroundings() -> [Value; 4] {
     let namespace = ComputeDomains::NAMESPACE;
     let class = |name: &str, rule: &str| {

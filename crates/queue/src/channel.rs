@@ -69,7 +69,7 @@ fn of_pods<'a>(uids: impl IntoIterator<Item = &'a str>) -> String {
 /// with the last of them.
 ///
 /// Its `numNodes` is 0, as the driver recommends since v25.8 (`ComputeDomainSpec` of
-/// <https://github.com/NVIDIA/k8s-dra-driver-gpu>): a pod starts as soon as the daemon of its node runs.
+/// <https://github.com/NVIDIA/k8s-dra-driver-gpu>): a pod starts as soon as the daemon of its node is ready.
 #[must_use]
 pub fn domain<'a>(name: &str, pods: impl IntoIterator<Item = &'a Value>, term: i32) -> Value {
     let pods: Vec<&Value> = pods.into_iter().collect();

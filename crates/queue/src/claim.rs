@@ -100,8 +100,8 @@ pub fn object(
 
 /// Returns the claim `name` of `pod` that requests `spec`.
 ///
-/// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its devices when
-/// the pod has ended.
+/// The pod is its controller. So Kubernetes deletes the claim, and frees its devices, when the pod has
+/// ended or is deleted.
 #[must_use]
 pub fn made_for(pod: &Value, name: &str, spec: ResourceClaimSpec, term: i32) -> ResourceClaim {
     let text = |key: &str| pod::text(pod, &["metadata", key]).to_owned();

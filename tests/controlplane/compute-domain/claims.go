@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,7 @@ type parameters struct {
 
 const channelConfig, daemonConfig = "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"
 
-// retry calls until it succeeds, with the pauses of a daemon: 5 ms to 6 s.
+// retry calls until it succeeds, with the pauses of a daemon, without their jitter: 5 ms to 6 s.
 func retry(ctx context.Context, do func() error) {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 6*time.Second) {
 		err := do()
@@ -108,9 +109,13 @@ func devices(node *node, claim *resourceapi.ResourceClaim) []string {
 // tryPrepare tries for as long as the plugin does.
 func (p *plugins) tryPrepare(ctx context.Context, node *node, claim *resourceapi.ResourceClaim, pod types.UID) error {
 	began := time.Now()
+	var err error
 	for wait := shortest; ; wait = min(2*wait, longest) {
-		err := p.prepare(ctx, node, claim, pod)
-		if err == nil || errors.As(err, &permanent{}) || time.Since(began)+wait > patience || !pause(ctx, wait) {
+		if time.Since(began)+wait > patience || !pause(ctx, wait) {
+			return cmp.Or(err, ctx.Err())
+		}
+		err = p.prepare(ctx, node, claim, pod)
+		if err == nil || errors.As(err, &permanent{}) {
 			return err
 		}
 		log.Printf("claim %s on %s: %v", claim.Name, node.name, err)

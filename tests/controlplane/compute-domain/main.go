@@ -5,11 +5,12 @@
 //
 //   - The controller makes, for each ComputeDomain and in this order: its finalizer, the claim template
 //     of the daemons, their DaemonSet, the claim template of the workload, and the status. It watches
-//     with informers, and writes at most 5 times a second in the long run. Each event is an item of its
-//     own in one queue with one worker, which tries again after 5 ms, 10 ms, ... up to 1000 s.
+//     with informers, and makes at most 5 requests a second with each of two clients in the long run.
+//     Each event is an item of its own in one queue with one worker, which begins after 5 ms, and tries
+//     again after 10 ms, 20 ms, ... up to 1000 s.
 //   - The plugin of a node publishes the devices channel-0 and daemon-0. For a claim of channel-0, it
 //     labels the node, unless the label of another ComputeDomain is there, and waits until the daemon of
-//     the node is ready: it tries again after 250 ms, 500 ms, ... up to 3 s, for 45 s.
+//     the node is ready: it begins after 250 ms, and tries again after 500 ms, ... up to 3 s, for 45 s.
 //   - A daemon enters itself into the ComputeDomainClique of its clique, from where the controller
 //     copies it into the status of the ComputeDomain every 2 s.
 //

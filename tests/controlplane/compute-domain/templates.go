@@ -108,7 +108,7 @@ func container() fields {
 	}
 	return fields{
 		"name":           "compute-domain-daemon",
-		"image":          "nvcr.io/nvidia/k8s-dra-driver-gpu:v0.5.0-dev",
+		"image":          "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5.0-dev",
 		"command":        []any{"compute-domain-daemon", "-v", "$(LOG_VERBOSITY)", "run"},
 		"env":            env,
 		"resources":      fields{"claims": []any{fields{"name": "compute-domain-daemon"}}},

@@ -153,8 +153,9 @@ pub enum Distance {
 /// The variable by which NCCL looks for NVLink between nodes, or does not.
 pub const MNNVL: &str = "NCCL_MNNVL_ENABLE";
 
-/// Whether jobs use NVLink between nodes. Unless `Disabled`, ranks that share a
-/// fabric fail if they have no IMEX channel.
+/// Whether jobs use NVLink between nodes. `Auto`: NCCL chooses, and ranks that share a fabric fail without
+/// an IMEX channel. `Managed`: the queue gives gangs channels. `Required`: each pod has one. `Disabled`:
+/// never.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mnnvl {
     /// NCCL chooses: between hosts whose ranks share a fabric.
@@ -162,9 +163,10 @@ pub enum Mnnvl {
     /// As `Auto`, and within one host too. Only if each pod is certain to have an
     /// IMEX channel. Ranks that share no fabric do not use it.
     Required,
-    /// As `Auto`, with IMEX channels from the queue: each gang in one fabric gets a ComputeDomain of
-    /// NVIDIA's DRA driver, and each of its pods a channel. A gang in several fabrics uses the network
-    /// between nodes. A node has one channel, so two pods of such gangs never share a node.
+    /// As `Auto`, with IMEX channels from the queue: each gang on several nodes of one fabric gets a
+    /// ComputeDomain of NVIDIA's DRA driver, and each of its pods a channel. A gang in several fabrics
+    /// uses the network between nodes. A node has one channel, so two pods of such gangs never share a
+    /// node.
     Managed,
     /// Never: jobs use the network between nodes, and need no IMEX channel.
     Disabled,

@@ -92,7 +92,7 @@ impl Feed {
     }
 
     /// Returns the channel of a node that a pod has whose ComputeDomain others made: the driver labels the
-    /// node as long as that is so.
+    /// node from when it prepares the claim until it takes it back, or until the ComputeDomain is deleted.
     pub(super) fn taken_channel(&self, name: &Name) -> Option<Amounts> {
         let node = self.nodes.get(name)?;
         if !node.labels.contains_key(channel::OF) {
