@@ -1,7 +1,7 @@
 //! Gangs in one NVLink fabric get IMEX channels: the queue makes their ComputeDomains, and NVIDIA's driver
 //! gives the channels.
 
-use nvlink_tests::{ComputeDomains, wait_until};
+use nvlink_tests::{ComputeDomains, assets, wait_until};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, SOON, job, placement, waits};
@@ -11,6 +11,10 @@ const RACK: [(&str, &str); 2] = [("a1", "sim:gb200-nvl72"), ("a2", "sim:gb200-nv
 /// A node of no fabric.
 const APART: (&str, &str) = ("b1", "sim:dgx-h100");
 const CLIQUE: &str = "6f1f4e35-9c0b-4d52-8a67-2b0c7e91d3a8.1";
+
+fn lacks_claims() -> bool {
+    assets::lacks("resource.k8s.io/v1", 34)
+}
 
 fn driver(cluster: &Cluster) -> ComputeDomains {
     let nodes = [("a1", Some(CLIQUE)), ("a2", Some(CLIQUE))];
@@ -89,6 +93,9 @@ fn share_domain(cluster: &Cluster, pods: &[Value]) -> String {
 
 #[test]
 fn a_gang_gets_the_channels_of_its_nodes_and_its_successor_gets_them_anew() {
+    if lacks_claims() {
+        return;
+    }
     let cluster = Cluster::with_channels(&RACK, json!({}));
     let _driver = driver(&cluster);
     let names = create(&cluster, "train", 2, 2);
@@ -126,6 +133,9 @@ fn a_gang_gets_the_channels_of_its_nodes_and_its_successor_gets_them_anew() {
 
 #[test]
 fn a_gang_that_leaves_the_fabric_gets_no_channels() {
+    if lacks_claims() {
+        return;
+    }
     let cluster = Cluster::with_channels(&[RACK[0], RACK[1], APART], json!({"scope": "zone"}));
     let _driver = driver(&cluster);
     let pods = bound(&cluster, &create(&cluster, "wide", 3, 4));
@@ -142,6 +152,9 @@ fn a_gang_that_leaves_the_fabric_gets_no_channels() {
 /// The driver's controller does not run, or is far behind.
 #[test]
 fn a_gang_waits_for_the_template_of_its_domain_and_says_so() {
+    if lacks_claims() {
+        return;
+    }
     let cluster = Cluster::with_channels(&RACK, json!({}));
     ComputeDomains::install_crds(cluster.plane.kubectl()).unwrap();
     let names = create(&cluster, "train", 2, 4);
@@ -166,6 +179,9 @@ fn a_gang_waits_for_the_template_of_its_domain_and_says_so() {
 
 #[test]
 fn the_next_leader_starts_a_gang_in_the_domain_that_the_last_one_made() {
+    if lacks_claims() {
+        return;
+    }
     let mut cluster = Cluster::with_channels(&RACK, json!({}));
     let _driver = driver(&cluster);
     cluster.restart_to_die_after("compute-domain=1");
