@@ -240,7 +240,8 @@ fn show_pods(terminal: &Terminal, kubectl: &Kubectl, columns: &str) -> Result<()
 fn pod_of(kubectl: &Kubectl, job: &str) -> Result<Value> {
     let label = format!("job-name={job}");
     let mut pods = kubectl.get(&["pods", "-l", &label])?;
-    Ok(pods["items"][0].take())
+    let first = pods.pointer_mut("/items/0");
+    Ok(first.map(Value::take).unwrap_or_default())
 }
 
 /// Lets all jobs of a namespace end.
