@@ -157,11 +157,16 @@ impl Chosen {
         self.gating == Gating::Queued
     }
 
-    /// Reports whether the queue gives the pod an IMEX channel, if its gang is in one fabric.
-    fn gets_channel(&self) -> bool {
+    /// Reports whether the queue decides on NVLink between the pods of the job.
+    fn is_managed(&self) -> bool {
         let managed = self.class.environment.mnnvl == Some(Mnnvl::Managed);
-        let leaves_node = self.gang_scope > Scope::Node;
-        managed && self.is_queued() && self.spans && leaves_node && !self.minds_channels
+        managed && self.is_queued() && self.spans && !self.minds_channels
+    }
+
+    /// Reports whether the queue gives the pod an IMEX channel, if its gang is in one fabric. The pods of
+    /// a gang that stays on one node cannot get any: a node has one.
+    fn gets_channel(&self) -> bool {
+        self.is_managed() && self.gang_scope > Scope::Node
     }
 
     /// Returns the size of the domain that the pod requires on its node.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nvlink_api::{
     class::{Class, GPU},
+    crd::environment::Mnnvl,
     pod,
 };
 use nvlink_topology::{Pattern, Scope, labels};
@@ -267,6 +268,9 @@ impl Chooser<'_> {
         let facts = self.facts;
         let spans = intent.gang.is_some() || facts.evidence.spans;
         let pods = intent.gang_size.or(facts.pods).or(facts.evidence.pods);
+        // Of other classes, a variable of the pod is its own, whatever its value.
+        let managed = class.environment.mnnvl == Some(Mnnvl::Managed);
+        let one_node = managed && gang_scope <= Scope::Node;
         let mut chosen = Chosen {
             project: project::of(&class, facts.subject, facts.pod, facts.namespace),
             namespace: facts.namespace.to_owned(),
@@ -280,7 +284,8 @@ impl Chooser<'_> {
             spans,
             pods: pods.filter(|_| spans),
             over_ssh: facts.evidence.over_ssh,
-            minds_channels: spans && environment::minds_channels(facts.pod, &facts.held.containers),
+            minds_channels: spans
+                && environment::minds_channels(facts.pod, &facts.held.containers, one_node),
             scope,
             gang_scope,
             intent,

@@ -161,7 +161,7 @@ impl Plan<'_> {
                 // The variables that isolate a container, and without which a gang would fail, are set even
                 // if an envFrom may set them.
                 None if name != super::devices::VOID.0
-                    && wanted.value != by_queue()
+                    && !(name == MNNVL && self.chosen.is_managed())
                     && may_come_from_elsewhere(container, &name) =>
                 {
                     hidden.push(name);
@@ -200,8 +200,12 @@ impl Plan<'_> {
         if gpus >= 2 || self.chosen.spans {
             wanted.extend(self.tuning());
         }
-        if self.chosen.gets_channel() {
-            wanted.push(Wanted::fit((MNNVL.to_owned(), by_queue())));
+        if self.chosen.is_managed() {
+            let value = match self.chosen.gets_channel() {
+                true => by_queue(),
+                false => never(),
+            };
+            wanted.push(Wanted::fit((MNNVL.to_owned(), value)));
         }
         for (name, value) in &class.environment.extra {
             // The class's own variables override the table.
@@ -241,14 +245,21 @@ fn by_queue() -> Text {
     Text::Annotation(labels::QUEUE_MNNVL.to_owned())
 }
 
+/// Returns the value of [`MNNVL`] for a gang that gets no channels.
+fn never() -> Text {
+    Text::Plain("0".to_owned())
+}
+
 /// Reports whether the pod itself handles IMEX channels: by a claim, which may be that of a
-/// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one.
-pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool {
+/// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one to another value
+/// than the webhook would, if the gang stays on `one_node`.
+pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>], one_node: bool) -> bool {
+    let ours = |entry: &Value| by_queue().is_of(entry) || one_node && never().is_of(entry);
     let own = |claim: &Value| {
         let name = pod::text(claim, &["name"]);
         name != labels::CLAIM && name != labels::CHANNEL
     };
-    let sets = |entry: &Value| pod::text(entry, &["name"]) == MNNVL && !by_queue().is_of(entry);
+    let sets = |entry: &Value| pod::text(entry, &["name"]) == MNNVL && !ours(entry);
     let sets = |one: &Container<'_>| pod::list(one.value(), &["env"]).any(sets);
     pod::list(pod, &["spec", "resourceClaims"]).any(own) || containers.iter().any(sets)
 }

@@ -246,7 +246,7 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
             class.name
         ));
     }
-    if !chosen.spans || chosen.minds_channels || settled || chosen.gets_channel() {
+    if !chosen.spans || chosen.minds_channels || settled || chosen.is_managed() {
         return None;
     }
     let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class, chosen.gpus).shared;

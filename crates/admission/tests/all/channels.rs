@@ -102,6 +102,21 @@ fn only_gangs_that_the_queue_starts_get_channels_from_it() {
     );
 }
 
+/// Each pod is a host, and the node has one channel: NCCL must not look for others.
+#[test]
+fn a_gang_on_one_node_uses_no_fabric() {
+    let spec = managed("DevicePlugin");
+    let mut pod = member();
+    pod["metadata"]["annotations"][labels::GANG_SCOPE] = json!("node");
+    let admitted = admit(&spec, &pod).unwrap();
+    let (claims, _, variable) = channel(&admitted.pod);
+    assert!(claims.is_empty(), "{claims:?}");
+    assert_eq!(variable, Some(json!({"name": VARIABLE, "value": "0"})));
+    assert!(!admitted.warnings.iter().any(|line| line.contains("IMEX")));
+    let again = admit(&spec, &admitted.pod).unwrap();
+    assert_eq!(again.patch.0, []);
+}
+
 #[test]
 fn no_pod_names_the_channel_of_another_one() {
     let spec = managed("DevicePlugin");
