@@ -36,6 +36,7 @@ use nvlink_admission::{
     view::{Labels, SharedView},
 };
 use nvlink_cluster::mirror::Mirror;
+use nvlink_topology::labels;
 use serde_json::json;
 
 use self::{
@@ -192,6 +193,7 @@ impl Page {
         Place {
             rack: label(&self.settings.rack_label),
             zone: label(&self.settings.zone_label),
+            fabric_gpus: label(labels::FABRIC_GPUS),
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod node;
 mod objects;
 mod outcomes;
 mod shown;
+mod spares;
 mod steady;
 mod successors;
 mod unclaimed;
@@ -36,12 +37,13 @@ use nvlink_planner::{Millis, Name, Seat};
 use serde_json::Value;
 
 use self::{
-    demand::{Demand, Demands},
+    demand::Demands,
     entry::{Entry, concerns},
     load::{Load, Loads},
     neighbours::{Near, Neighbours, Standing},
     node::Node,
     objects::Incomplete,
+    spares::Spares,
     steady::Graphs,
     successors::{Line, Successors},
     volumes::Volumes,
@@ -52,6 +54,7 @@ pub use dra::giving;
 pub use lost::Lost;
 pub use outcomes::{Moved, Seated};
 pub use shown::{Left, Unaccepted};
+pub use spares::open_to;
 pub use unclaimed::Unclaimed;
 pub use writing::Leaver;
 
@@ -74,6 +77,8 @@ pub struct Feed {
     graphs: Graphs,
     /// The pods without devices.
     loads: Loads,
+    /// The nodes that new pods leave free.
+    spares: Spares,
     /// The schedulers that have bound pods.
     schedulers: HashSet<Box<str>>,
     /// Where pods are, and what the demands of waiting pods need of that.
@@ -316,12 +321,6 @@ impl Feed {
         self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
-    /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
-    pub fn demand_of(&mut self, pod: &Value) -> Name {
-        let demand = self.bounded(Demand::of(pod));
-        self.demand(demand)
-    }
-
     /// Returns the id of a domain that the planner names by its number on the node.
     #[must_use]
     pub fn domain(&self, node: &Name, number: &str) -> Option<String> {
@@ -331,24 +330,6 @@ impl Feed {
             .domains
             .get(number.parse::<usize>().ok()?)?;
         Some(domain.id.clone())
-    }
-
-    /// Returns the name of a demand. A new one changes the nodes that meet it.
-    fn demand(&mut self, demand: Demand) -> Name {
-        if let Some(name) = self.demands.name(&demand) {
-            return name;
-        }
-        let mut changed = self.demands.sweep();
-        changed.push(demand.clone());
-        let met = self.nodes.iter().filter(|(name, node)| {
-            let mut changed = changed.iter();
-            changed.any(|demand| demand.is_met(name, node))
-        });
-        self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
-        let tied = demand.ties.is_some();
-        let name = self.demands.add(demand);
-        self.stale.extend(tied.then(|| name.clone()));
-        name
     }
 
     /// Reads a pod again whose class or object has changed.

@@ -98,6 +98,8 @@ pub struct About<'a> {
     pub reach: Scope,
     /// Nodes may be made for it.
     pub grows: bool,
+    /// How many nodes of each NVLink fabric it leaves free as spares.
+    pub spares: u32,
 }
 
 /// What a pod shows, by its annotations and condition.
@@ -136,6 +138,7 @@ impl<'a> About<'a> {
             project: "",
             reach: Scope::Cluster,
             grows: false,
+            spares: 0,
         }
     }
 }
@@ -150,6 +153,7 @@ impl<'a> From<&'a Member> for About<'a> {
                 None => member.scope,
             },
             grows: member.grows,
+            spares: member.spares,
         }
     }
 }
@@ -340,7 +344,10 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
             let class = about.class;
             format!("its class {class} cannot be used, so it waits until that is corrected: {why}")
         }
-        None => words::sentence(reason, about.reach, about.project, about.grows),
+        None => {
+            let why = words::sentence(reason, about.reach, about.project, about.grows);
+            why + &words::spares(reason, about.spares)
+        }
     }
 }
 

@@ -32,6 +32,9 @@ pub const DEVICES: &str = "nvlink-domains.io/devices";
 /// Value of [`DEVICES`]: `nvlink-exporter device-plugin` runs, and chooses the best GPUs that are
 /// free.
 pub const PREFERRED: &str = "preferred";
+/// Node label that an administrator sets: how many GPUs the NVLink fabric of the node has when it is
+/// complete ([`fabric_gpus`]). One node of the fabric with it is enough.
+pub const FABRIC_GPUS: &str = "nvlink-domains.io/fabric-gpus";
 /// Node annotation: a [`Descriptor`].
 pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 /// Node annotation: a [`Capacity`].
@@ -199,4 +202,10 @@ pub fn node_annotations(node: &NodeTopology) -> BTreeMap<&'static str, String> {
         annotations.insert(CAPACITY, capacity.to_string());
     }
     annotations
+}
+
+/// Reads a value of [`FABRIC_GPUS`], such as `72`; `None` if it is not a number of at least 1.
+#[must_use]
+pub fn fabric_gpus(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|&gpus| gpus > 0)
 }

@@ -128,6 +128,8 @@ fn configuration(address: &str, authority: &str) -> String {
             "serverName: localhost",
         ),
         ("/etc/kubernetes/nvlink-webhook-ca.crt", authority),
+        // On a busy machine, an answer may take longer, and the scheduler would place the pod by itself.
+        ("httpTimeout: 3s", "httpTimeout: 30s"),
     ] {
         assert!(text.contains(placeholder), "{placeholder}");
         text = text.replace(placeholder, value);

@@ -23,6 +23,7 @@ mod operators;
 mod placed;
 mod resources;
 mod showing;
+mod spares;
 mod timeouts;
 mod volumes;
 

@@ -11,7 +11,7 @@ use nvlink_cluster::{
     gpus::{Holding, Node, Published, id},
     mirror::{Pod, State},
 };
-use nvlink_topology::{Fabric, Interconnect};
+use nvlink_topology::{Fabric, Interconnect, labels};
 use serde::Serialize;
 
 use super::{order, queue::Queue, siblings};
@@ -38,6 +38,8 @@ pub(super) struct Group {
     pub(super) kind: Kind,
     pub(super) rows: Vec<Row>,
     pub(super) totals: Totals,
+    /// The number of GPUs of the whole fabric, if the label of a node says it.
+    pub(super) expected: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +72,17 @@ pub(super) struct Row {
 pub struct Place {
     pub rack: Option<String>,
     pub zone: Option<String>,
+    /// What its label says of how many GPUs its fabric has ([`labels::FABRIC_GPUS`]).
+    pub fabric_gpus: Option<String>,
+}
+
+impl Place {
+    /// Returns how many GPUs its fabric has; an error is a label that says no number.
+    fn fabric_gpus(&self) -> Option<Result<usize, &str>> {
+        let text = self.fabric_gpus.as_deref()?;
+        let gpus = labels::fabric_gpus(text).and_then(|gpus| usize::try_from(gpus).ok());
+        Some(gpus.ok_or(text))
+    }
 }
 
 /// A container that holds GPUs: the allocation of the same number, judged.
@@ -138,7 +151,9 @@ impl Board {
             let mut group = Totals::default();
             rows.iter().for_each(|row| group.add(row));
             totals.join(&group);
+            let expected = rows.iter().filter_map(|row| row.place.fabric_gpus()?.ok());
             Group {
+                expected: expected.max().filter(|_| matches!(kind, Kind::Fabric(_))),
                 kind,
                 rows,
                 totals: group,
@@ -195,6 +210,22 @@ fn jobs(node: &str, published: &Published, state: &State) -> Vec<Job> {
         }
     });
     job.collect()
+}
+
+impl Group {
+    /// Returns the number of GPUs of the whole fabric, if it has fewer.
+    pub(super) fn incomplete(&self) -> Option<usize> {
+        self.expected
+            .filter(|&expected| self.totals.gpus < expected)
+    }
+
+    /// Returns the number of nodes of the whole fabric, if all have as many GPUs as the largest.
+    pub(super) fn expected_nodes(&self) -> Option<usize> {
+        let nodes = self.rows.iter().filter_map(Row::node);
+        let most = nodes.map(|node| node.gpus.len()).max()?;
+        let expected = self.expected?;
+        (expected.checked_rem(most) == Some(0)).then_some(expected / most)
+    }
 }
 
 impl Kind {
@@ -291,6 +322,11 @@ impl Row {
 }
 
 impl Row {
+    /// Returns its label of the size of its fabric, if that says no number.
+    pub(super) fn unclear_size(&self) -> Option<&str> {
+        self.place.fabric_gpus()?.err()
+    }
+
     /// Returns in words which GPUs the node lacks by its board, or by its siblings.
     pub(super) fn lacking(&self) -> Option<String> {
         let node = self.node()?;

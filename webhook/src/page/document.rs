@@ -87,5 +87,9 @@ fn jobs(row: &Row, node: &Node) -> Option<Value> {
 /// Returns a group, with the names of its nodes.
 pub(super) fn of_group(group: &Group) -> Value {
     let names: Vec<&str> = group.rows.iter().map(|row| row.name.as_str()).collect();
-    json!({"title": group.kind.title(), "totals": group.totals, "nodes": names})
+    let mut value = json!({"title": group.kind.title(), "totals": group.totals, "nodes": names});
+    if let Some(expected) = group.expected {
+        value["expectedGpus"] = json!(expected);
+    }
+    value
 }

@@ -103,7 +103,7 @@ pub(super) fn of_row(row: &Row) -> String {
     if !row.broken().is_empty() {
         fields.add("is", "broken");
     }
-    if row.lacking().is_some() {
+    if row.lacking().is_some() || row.unclear_size().is_some() {
         fields.add("is", "lacking");
     }
     if node.domains.iter().any(|one| !one.faults.is_empty()) {

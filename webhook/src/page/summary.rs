@@ -8,6 +8,7 @@ use std::{
 use nvlink_queue::notice::REFUSED;
 use nvlink_runtime::page::escape;
 use nvlink_runtime::words::{count, gpus, percent};
+use nvlink_topology::labels;
 
 use super::board::{Board, Group, Kind, Row};
 
@@ -90,25 +91,17 @@ fn items(board: &Board) -> Vec<Item> {
         ),
         Some(_) => {}
     }
-    if let Some(list) = broken(board) {
-        add(Level::Bad, list);
-    }
-    if let Some(list) = lacking(board) {
-        add(Level::Bad, list);
-    }
-    if let Some(list) = degraded(board) {
-        add(Level::Warning, list);
-    }
-    let unreadable = board.rows().filter(|row| row.node().is_none());
-    if let Some(list) = named(unreadable.map(link), "is:unreadable") {
-        let text = format!("NodeTopologies that cannot be shown: {list}");
-        add(Level::Bad, text);
-    }
-    if let Some(list) = slow(board) {
-        add(Level::Warning, list);
-    }
-    if let Some(list) = poor(board) {
-        add(Level::Warning, list);
+    let lists = [
+        (Level::Bad, broken(board)),
+        (Level::Bad, lacking(board)),
+        (Level::Warning, degraded(board)),
+        (Level::Bad, unreadable(board)),
+        (Level::Warning, unclear(board)),
+        (Level::Warning, slow(board)),
+        (Level::Warning, poor(board)),
+    ];
+    for (level, list) in lists {
+        list.into_iter().for_each(|list| add(level, list));
     }
     if board.totals.unknown > 0 {
         let gpus = count(board.totals.unknown, "GPU");
@@ -178,10 +171,16 @@ fn broken(board: &Board) -> Option<String> {
 }
 
 fn lacking(board: &Board) -> Option<String> {
-    let lines = board.rows().filter_map(|row| {
+    let fabrics = board.groups.iter().enumerate().filter_map(|(n, group)| {
+        let lacking = of(group.totals.gpus, Some(group.incomplete()?), "GPU");
+        let title = escape(&group.kind.title());
+        Some(format!("<a href=\"#group-{n}\">{title}</a> ({lacking})"))
+    });
+    let nodes = board.rows().filter_map(|row| {
         let lacking = row.lacking()?;
         Some(format!("{} ({lacking})", link(row)))
     });
+    let lines = fabrics.chain(nodes);
     let list = named(lines, "is:lacking")?;
     Some(format!("GPUs that are not there: {list}"))
 }
@@ -204,6 +203,23 @@ fn degraded(board: &Board) -> Option<String> {
     Some(format!(
         "NVLink domains whose GPUs all have the same fault, so that a switch or its cables are broken: {list}"
     ))
+}
+
+fn unreadable(board: &Board) -> Option<String> {
+    let rows = board.rows().filter(|row| row.node().is_none());
+    let list = named(rows.map(link), "is:unreadable")?;
+    Some(format!("NodeTopologies that cannot be shown: {list}"))
+}
+
+/// Names the nodes whose label of the size of their fabric says no number.
+fn unclear(board: &Board) -> Option<String> {
+    let lines = board.rows().filter_map(|row| {
+        let text = escape(row.unclear_size()?);
+        Some(format!("{} ({text})", link(row)))
+    });
+    let list = named(lines, "is:lacking")?;
+    let label = labels::FABRIC_GPUS;
+    Some(format!("The label {label} is not a number of GPUs: {list}"))
 }
 
 fn slow(board: &Board) -> Option<String> {
@@ -296,6 +312,14 @@ fn fits(board: &Board) -> String {
     html + "</ul></section>\n"
 }
 
+/// Returns how many things are there, of how many there should be if that is known.
+fn of(there: usize, all: Option<usize>, what: &str) -> String {
+    match all {
+        Some(all) => format!("{there} of {}", count(all, what)),
+        None => count(there, what),
+    }
+}
+
 fn is_fabric(group: &Group) -> bool {
     matches!(group.kind, Kind::Fabric(_))
 }
@@ -305,8 +329,8 @@ pub(super) fn of_group(group: &Group) -> String {
     let totals = &group.totals;
     let mut text = format!(
         "{}, {}",
-        count(totals.nodes, "node"),
-        count(totals.gpus, "GPU")
+        of(totals.nodes, group.expected_nodes(), "node"),
+        of(totals.gpus, group.expected, "GPU")
     );
     if totals.gpus > totals.unknown {
         let _ = write!(text, ", {} free", totals.free);

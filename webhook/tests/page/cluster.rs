@@ -11,7 +11,7 @@ use nvlink_cluster::{
     informer::Extent,
     mirror::{Mirror, Pod, pod::Queued},
 };
-use nvlink_topology::{Allocation, Fault, NodeTopologySpec};
+use nvlink_topology::{Allocation, Fault, NodeTopologySpec, labels};
 use nvlink_webhook::{
     metrics::Outcome,
     page::Page,
@@ -26,6 +26,10 @@ pub(crate) fn page() -> (Arc<Page>, Recent) {
     for (node, rack) in [("h100-1", "r1"), ("h100-2", "r2")] {
         let rack = ("topology.kubernetes.io/rack".to_owned(), rack.to_owned());
         view.set_node(node, [rack].into());
+    }
+    for (node, gpus) in [("tray-1", "12"), ("tray-2", "a <dozen>")] {
+        let gpus = (labels::FABRIC_GPUS.to_owned(), gpus.to_owned());
+        view.set_node(node, [gpus].into());
     }
     let view = SharedView::new(view);
     let page = Page::new(

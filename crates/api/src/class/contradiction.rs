@@ -20,6 +20,11 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
             "queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue",
         ));
     }
+    if placement.spare_nodes.is_some() && !queues {
+        return Err(InvalidClass::Placement(
+            "spareNodes belongs to whenUnavailable Queue",
+        ));
+    }
     if spec.access.max_gpus_per_project.is_some() && !queues {
         return Err(InvalidClass::Placement(
             "access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds",
@@ -100,6 +105,10 @@ mod tests {
             (
                 json!({"placement": {"waitingCostPercent": 100}}),
                 "waitingCostPercent",
+            ),
+            (
+                json!({"placement": {"spareNodes": 2}}),
+                "spareNodes belongs",
             ),
             (
                 json!({"access": {"maxGpusPerProject": 8}}),

@@ -22,6 +22,8 @@ pub struct Queue {
     pub waiting_cost_percent: Option<u32>,
     /// The most placeholder pods that request nodes at a time; 0: the class has the nodes that it has.
     pub max_placeholder_pods: u32,
+    /// The nodes of each NVLink fabric that its jobs leave free.
+    pub spare_nodes: u32,
     /// The most GPUs of the class that a project holds at a time.
     pub max_gpus_per_project: Option<u32>,
 }
@@ -43,6 +45,7 @@ impl Queue {
             order: placement.order.unwrap_or_default(),
             waiting_cost_percent: placement.waiting_cost_percent,
             max_placeholder_pods: placement.max_placeholder_pods.unwrap_or(0),
+            spare_nodes: placement.spare_nodes.unwrap_or(0),
             max_gpus_per_project: spec.access.max_gpus_per_project,
         })
         .filter(|_| placement.when_unavailable == WhenUnavailable::Queue))
@@ -86,7 +89,7 @@ mod tests {
             "placement": {
                 "whenUnavailable": "Queue", "queueTimeout": "10m", "onQueueTimeout": "Spread",
                 "order": "FairShare", "waitingCostPercent": 50,
-                "maxPlaceholderPods": 4
+                "maxPlaceholderPods": 4, "spareNodes": 2
             },
             "access": {"maxGpusPerProject": 16}
         }));
@@ -96,6 +99,7 @@ mod tests {
             order: Order::FairShare,
             waiting_cost_percent: Some(50),
             max_placeholder_pods: 4,
+            spare_nodes: 2,
             max_gpus_per_project: Some(16),
         };
         assert_eq!(queue.unwrap(), Some(expected));

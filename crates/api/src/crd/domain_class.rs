@@ -201,7 +201,9 @@ pub enum PatternName {
 #[x_kube(
     validation = Rule::new(
         "self.whenUnavailable == 'Queue' || !has(self.queueTimeout) && !has(self.onQueueTimeout) && !has(self.order) && !has(self.waitingCostPercent)"
-    ).message("queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue")
+    ).message("queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue"),
+    validation = Rule::new("self.whenUnavailable == 'Queue' || !has(self.spareNodes)")
+        .message("spareNodes belongs to whenUnavailable Queue")
 )]
 pub struct Placement {
     /// How close the GPUs of each pod must be, for pods that name no scope. `rack` and `zone` mean
@@ -254,6 +256,12 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_placeholder_pods: Option<u32>,
+    /// So many nodes of each NVLink fabric over several nodes are kept free for gangs that lose one. A node that
+    /// is not ready, or has a broken GPU, counts as one of them: gangs may then use another one. Only classes
+    /// that set it keep off these nodes. If absent, none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub spare_nodes: Option<u32>,
     /// What one second of waiting costs, in percent of one second of running. A pod that could
     /// start with less bandwidth than the best placement in its scope waits for that one, or starts
     /// now where its run becomes longer by less than the wait would cost: with 100, as soon as it

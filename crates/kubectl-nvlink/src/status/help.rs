@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nvlink_api::class::Class;
 use nvlink_planner::{Action, Eta, Job, Millis, Name, Planner, Release};
-use nvlink_queue::feed::giving;
+use nvlink_queue::feed::{giving, open_to};
 use nvlink_topology::{Pattern, Scope};
 use serde::Serialize;
 use serde_json::Value;
@@ -43,20 +43,20 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
     let Some(plan) = state.plan.as_mut() else {
         return Vec::new();
     };
-    let mut within = |pods: &[Value], gives: Option<&Name>| {
+    let mut within = |pods: &[Value], open: &[Name]| {
         let demands = pods.iter().map(|pod| plan.demand(pod, now));
-        let names: BTreeSet<Name> = demands.chain(gives.cloned()).collect();
+        let names: BTreeSet<Name> = demands.chain(open.iter().cloned()).collect();
         names.into_iter().collect::<Vec<Name>>()
     };
     let fresh = Job {
         created: now,
         deadline: None,
-        within: within(&variants.any_size, variants.gives.as_ref()),
+        within: within(&variants.any_size, &variants.open),
         ..job.clone()
     };
-    let classes = variants.classes.iter().map(|(name, pods, gives)| Job {
+    let classes = variants.classes.iter().map(|(name, pods, open)| Job {
         class: Name::from(name.as_str()),
-        within: within(pods, Some(gives)),
+        within: within(pods, open),
         ..fresh.clone()
     });
     let classes: Vec<Job> = classes.collect();
@@ -92,10 +92,10 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
 struct Variants {
     /// With any number of GPUs and any scope.
     any_size: Vec<Value>,
-    /// The set of nodes where pods of their class get GPUs.
-    gives: Option<Name>,
-    /// In each other class that whoever asks may use, with its set of nodes.
-    classes: Vec<(String, Vec<Value>, Name)>,
+    /// The sets of nodes where new pods of their class may start.
+    open: Vec<Name>,
+    /// In each other class that whoever asks may use, with its sets of nodes.
+    classes: Vec<(String, Vec<Value>, Vec<Name>)>,
 }
 
 fn variants(state: &State<'_>, job: &Job) -> Variants {
@@ -105,13 +105,18 @@ fn variants(state: &State<'_>, job: &Job) -> Variants {
         .filter_map(|member| state.pods.get(&member.pod));
     let pods: Vec<&Value> = pods.map(|pod| pod.value).collect();
     let own = state.class(&job.class);
+    let gang = job.members.len() > 1;
+    let open = |class: &Class| {
+        let sets = std::iter::once(giving(class)).chain(open_to(class, gang));
+        sets.collect::<Vec<Name>>()
+    };
     let classes = usable(state, job).map(|class| {
         let changed = pods.iter().map(|pod| variant::of_class(pod, own, class));
-        (class.name.clone(), changed.collect(), giving(class))
+        (class.name.clone(), changed.collect(), open(class))
     });
     Variants {
         any_size: pods.iter().map(|pod| variant::of_any_size(pod)).collect(),
-        gives: own.map(giving),
+        open: own.map(open).unwrap_or_default(),
         classes: classes.collect(),
     }
 }

@@ -126,7 +126,9 @@ pub(super) struct Sets(Vec<Vec<Name>>);
 impl Sets {
     /// Returns those of the pods of a class.
     pub(super) fn of(class: &Class) -> Self {
-        Self(vec![vec![class.name.as_str().into(), giving(class)]])
+        let own = Name::from(class.name.as_str());
+        let open = feed::open_to(class, true);
+        Self(vec![[own, giving(class)].into_iter().chain(open).collect()])
     }
 
     /// Returns those of a job that waits.

@@ -93,6 +93,7 @@ impl Plan {
             project: &job.project,
             reach: job.reach(),
             grows: self.grows(&waiting.job),
+            spares: self.member(&waiting.job).map_or(0, |member| member.spares),
         })
     }
 
@@ -109,8 +110,13 @@ impl Plan {
 
     /// Reports whether nodes may be made for a job.
     fn grows(&self, job: &Name) -> bool {
+        self.member(job).is_some_and(|member| member.grows)
+    }
+
+    /// Returns a pod of a job: in what is said of its class, all of them are alike.
+    fn member(&self, job: &Name) -> Option<&Member> {
         let mut pods = self.feed.pods_of(job);
-        pods.any(|pod| self.feed.member(pod).is_some_and(|member| member.grows))
+        pods.find_map(|pod| self.feed.member(pod))
     }
 
     /// Returns the name of the set of nodes that meet what `pod` demands.

@@ -105,6 +105,7 @@ impl State {
             let depth = tally::depth(&self.planned.waiting, &self.feed, now);
             self.metrics.queue().depth(&depth);
             self.metrics.queue().unsteady(&self.feed.unsteady());
+            self.metrics.fabrics().expect(&self.feed.expected_gpus());
             self.requests = self.request_nodes(now);
         }
         let waiting = &self.planned.waiting;

@@ -10,6 +10,7 @@ use nvlink_planner::Name;
 use serde_json::{Value, json};
 
 use super::{
+    Feed,
     neighbours::{Near, Ties},
     node::Node,
 };
@@ -225,6 +226,32 @@ pub(super) fn holds(requirement: &Value, value: Option<&str>) -> bool {
             })
         }
         _ => false,
+    }
+}
+
+impl Feed {
+    /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
+    pub fn demand_of(&mut self, pod: &Value) -> Name {
+        let demand = self.bounded(Demand::of(pod));
+        self.demand(demand)
+    }
+
+    /// Returns the name of a demand. A new one changes the nodes that meet it.
+    pub(super) fn demand(&mut self, demand: Demand) -> Name {
+        if let Some(name) = self.demands.name(&demand) {
+            return name;
+        }
+        let mut changed = self.demands.sweep();
+        changed.push(demand.clone());
+        let met = self.nodes.iter().filter(|(name, node)| {
+            let mut changed = changed.iter();
+            changed.any(|demand| demand.is_met(name, node))
+        });
+        self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
+        let tied = demand.ties.is_some();
+        let name = self.demands.add(demand);
+        self.stale.extend(tied.then(|| name.clone()));
+        name
     }
 }
 

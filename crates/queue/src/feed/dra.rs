@@ -129,9 +129,8 @@ impl Feed {
     /// Returns the names of those nodes that are of a class.
     pub(super) fn of_class(&self, class: &Class, nodes: &[&Name]) -> Vec<String> {
         let is_of = |name: &&&Name| {
-            let labels = self.nodes.get(**name).map(|node| &node.labels);
-            let mut selector = class.selector.iter();
-            labels.is_some_and(|labels| selector.all(|(key, value)| labels.get(key) == Some(value)))
+            let node = self.nodes.get(**name);
+            node.is_some_and(|node| node.is_of(class))
         };
         nodes
             .iter()

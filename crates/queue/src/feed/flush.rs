@@ -1,11 +1,8 @@
 //! Tells the planner what has changed.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, HashMap};
 
-use nvlink_api::{class::Class, crd::domain_class::Order};
+use nvlink_api::crd::domain_class::Order;
 use nvlink_cluster::gpus::{Holding, OnNode};
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Seat, Settings as Rules};
 
@@ -48,6 +45,7 @@ impl Feed {
     pub fn flush(&mut self, planner: &mut Planner, now: Millis) {
         self.redemand();
         self.retie();
+        self.respare();
         let changed = std::mem::take(&mut self.changed);
         self.flush_classes(&changed.classes, planner);
         for name in &changed.nodes {
@@ -120,7 +118,7 @@ impl Feed {
         let waits = class.and_then(|class| {
             Some(Waits {
                 then: class.queue.as_ref()?.on_timeout,
-                resource: &class.resource,
+                class,
             })
         });
         let before = self.seats.get(id).map(Vec::as_slice);
@@ -158,18 +156,13 @@ impl Feed {
     /// Counts a pod without a class for the restricted class that queues on its node, if there is one: it
     /// got past that queue, but not past the quota of its project.
     fn counted(&self, held: planner::PodState) -> planner::PodState {
-        let labels = self.nodes.get(&held.node).map(|node| &node.labels);
         let usable = self
             .classes
             .values()
             .filter_map(|class| class.as_ref().ok());
         let mut guarded = usable.filter(|class| class.restricted && class.queue.is_some());
-        let own = labels.and_then(|labels| {
-            guarded.find(|class| {
-                let mut selector = class.selector.iter();
-                selector.all(|(key, value)| labels.get(key) == Some(value))
-            })
-        });
+        let node = self.nodes.get(&held.node);
+        let own = node.and_then(|node| guarded.find(|class| node.is_of(class)));
         planner::PodState {
             class: held
                 .class
@@ -222,6 +215,7 @@ impl Feed {
         let sets = sets.into_iter().chain(named);
         let sets = sets
             .chain(self.demands.met(name, node, &self.near))
+            .chain(self.spares.sets(name))
             .collect();
         // Of a known node, also those that cannot be allocated: `held` has them.
         let allocated =
@@ -251,12 +245,8 @@ impl Feed {
                 .values()
                 .filter_map(|class| class.as_ref().ok())
         };
-        let of_class = |class: &&Arc<Class>| {
-            let mut selector = class.selector.iter();
-            selector.all(|(key, value)| node.labels.get(key) == Some(value))
-        };
         let sets = classes()
-            .filter(of_class)
+            .filter(|class| node.is_of(class))
             .map(|class| Name::from(class.name.as_str()));
         // A DRA driver takes the place of a device plugin. Of GPUs in partitions, the scheduler would
         // allocate any to the claims that it makes itself, and the driver would refuse most of them.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_api::crd::domain_class::OnQueueTimeout;
+use nvlink_api::{class::Class, crd::domain_class::OnQueueTimeout};
 use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
 
 use super::{
     dra::{CLAIMABLE, serving},
     entry::{Entry, Expected, Pause},
     neighbours::Neighbours,
+    spares::open_to,
 };
 use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
 
@@ -48,8 +49,7 @@ pub(super) struct Context<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits<'a> {
     pub(super) then: OnQueueTimeout,
-    /// The resource that its pods request, unless they have claims.
-    pub(super) resource: &'a str,
+    pub(super) class: &'a Class,
 }
 
 impl Pods<'_> {
@@ -155,6 +155,15 @@ impl Pods<'_> {
         waiting.collect()
     }
 
+    /// Returns the set of nodes without spares, if the pods that wait must leave these free: they take the
+    /// place of no pod that their gang has lost.
+    fn open(&self, gang: bool, waits: Option<Waits<'_>>) -> Option<Name> {
+        let joins = gang && self.0.iter().any(|(_, pod)| pod.is_released());
+        waits
+            .filter(|_| !joins)
+            .and_then(|waits| open_to(waits.class, gang))
+    }
+
     fn obstacle(&self, places: &[Option<&Placement>], whole: &Assembly) -> Option<Obstacle> {
         let refused = pause(&self.waiting(places)).map(|it| Obstacle::Refused(it.why.clone()));
         let doubt = || whole.undecided().cloned().map(Obstacle::Doubt);
@@ -240,7 +249,7 @@ impl Pods<'_> {
             pattern: first.pattern,
             scope: first.scope,
             gang_scope: first.gang_scope,
-            within: within(&waiting, waits),
+            within: within(&waiting, waits, self.open(gang, waits)),
             duration: context.duration(&waiting),
             // Who may spread waits on, and who could not be failed is failed after the pause.
             deadline: deadline.filter(|end| {
@@ -278,16 +287,17 @@ fn pause<'a>(waiting: &[(&Name, &'a Entry)]) -> Option<&'a Pause> {
     waiting.iter().find_map(|(_, pod)| pod.pause())
 }
 
-/// Returns the sets of nodes to which pods can go together.
-fn within(waiting: &[(&Name, &Entry)], waits: Option<Waits<'_>>) -> Vec<Name> {
+/// Returns the sets of nodes to which pods can go together, of those without spares, `open`, if they are
+/// not to use these.
+fn within(waiting: &[(&Name, &Entry)], waits: Option<Waits<'_>>, open: Option<Name>) -> Vec<Name> {
     let of_pod = |(_, pod): &(&Name, &Entry)| {
         let devices = match pod.claim {
             Some(_) => Some(CLAIMABLE.into()),
-            None => waits.map(|waits| serving(waits.resource)),
+            None => waits.map(|waits| serving(&waits.class.resource)),
         };
         devices.into_iter().chain(pod.demand.clone())
     };
-    let sets: BTreeSet<Name> = waiting.iter().flat_map(of_pod).collect();
+    let sets: BTreeSet<Name> = waiting.iter().flat_map(of_pod).chain(open).collect();
     sets.into_iter().collect()
 }
 

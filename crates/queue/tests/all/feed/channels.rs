@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::{NOW, Queue, pod};
 
-const RACK: &str = "7b5c0000-0000-0000-0000-000000000001";
-const OTHER: &str = "7b5c0000-0000-0000-0000-000000000002";
+pub(super) const RACK: &str = "7b5c0000-0000-0000-0000-000000000001";
+pub(super) const OTHER: &str = "7b5c0000-0000-0000-0000-000000000002";
 
 /// Returns a queue with trays of four GPUs, each in the fabric of a rack or in none.
-fn racks(trays: &[(&str, Option<&str>)]) -> Queue {
+pub(super) fn racks(trays: &[(&str, Option<&str>)]) -> Queue {
     let mut queue = Queue::new();
     queue.feed.node("n1", None);
     queue.feed.topology("n1", None);
@@ -37,7 +37,7 @@ fn set_node(queue: &mut Queue, name: &str, labels: Value) {
     queue.feed.node(name, Some(Node::of(&object)));
 }
 
-fn publish(queue: &mut Queue, name: &str, rack: Option<&str>) {
+pub(super) fn publish(queue: &mut Queue, name: &str, rack: Option<&str>) {
     let gpus: Vec<_> = (0..4)
         .map(|index| json!({"index": index, "uuid": format!("GPU-{name}-{index}")}))
         .collect();
@@ -56,7 +56,7 @@ fn publish(queue: &mut Queue, name: &str, rack: Option<&str>) {
 }
 
 /// Returns a member of a gang of `size` that names a claim for a channel.
-fn member(name: &str, size: u32, gpus: u32) -> Value {
+pub(super) fn member(name: &str, size: u32, gpus: u32) -> Value {
     let mut pod = pod(name, gpus, 1);
     pod["metadata"]["annotations"] = json!({
         labels::GANG: "train", labels::GANG_SIZE: size.to_string(), labels::GANG_SCOPE: "cluster",
@@ -67,7 +67,7 @@ fn member(name: &str, size: u32, gpus: u32) -> Value {
 }
 
 /// Returns what is released of a gang of this size, whose pods have these GPUs.
-fn start(queue: &mut Queue, size: u32, gpus: u32) -> Vec<Release> {
+pub(super) fn start(queue: &mut Queue, size: u32, gpus: u32) -> Vec<Release> {
     for index in 0..size {
         queue
             .feed

@@ -9,6 +9,7 @@ mod outcomes;
 mod refused;
 mod resources;
 mod seats;
+mod spares;
 mod steady;
 mod successors;
 mod volumes;
