@@ -7,6 +7,7 @@ use nvlink_api::class::{Class, GPU};
 use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
 use nvlink_planner::{Job, Name, Planner, Round, Waiting};
 use nvlink_queue::{
+    Member,
     feed::{Feed, node::Node},
     notice::{About, Notice, Obstacle},
     placement::id,

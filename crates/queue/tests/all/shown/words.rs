@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nvlink_planner::{Deadline, Eta, OnTimeout, Reason};
-use nvlink_queue::notice::Notice;
+use nvlink_queue::notice::{About, Notice};
 use nvlink_topology::{Scope, labels};
 
 use super::{MINUTE, NOW, about, at, notice};
