@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+use nvlink_admission::view::View;
+use nvlink_topology::labels;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder},
     metrics::{
@@ -21,6 +23,11 @@ use prometheus_client::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByClass {
     class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByDomain {
+    domain: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +64,7 @@ pub struct Metrics {
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     untainted: Family<ByClass, Gauge>,
     strays: Family<ByClass, Gauge>,
+    fabrics: Family<ByDomain, Gauge>,
     index: OptionalGauge,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
@@ -82,6 +90,11 @@ impl Metrics {
             self.strays.clone(),
         );
         registry.register(
+            "fabric_expected_gpus",
+            "GPUs that an NVLink fabric has when it is complete, by the label nvlink-domains.io/fabric-gpus of its nodes; reported by the leader",
+            self.fabrics.clone(),
+        );
+        registry.register(
             "index_current",
             "Whether the ClassIndex, which the policies read, has all classes as they are; reported by the leader",
             self.index.clone(),
@@ -102,9 +115,18 @@ impl Metrics {
         }
     }
 
-    /// Sets the findings on each restricted class: the number of nodes without its
-    /// taint and, if known, of pods that were not admitted for it.
-    pub fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
+    /// Sets what is known of nodes: the findings on each restricted class, the number of nodes without its
+    /// taint and, if known, of pods that were not admitted for it; and what the labels of all nodes say.
+    pub(crate) fn nodes<'a>(
+        &self,
+        found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>,
+        view: &View,
+    ) {
+        self.isolation(found);
+        self.expect_gpus(view);
+    }
+
+    fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
         self.untainted.clear();
         self.strays.clear();
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -117,6 +139,31 @@ impl Metrics {
                 self.strays.get_or_create(&class).set(number(strays));
             }
         }
+    }
+
+    /// Sets how many GPUs fabrics have when they are complete, by the labels of their nodes. Where these differ, the
+    /// largest number counts.
+    fn expect_gpus(&self, view: &View) {
+        let mut expected: BTreeMap<String, u32> = BTreeMap::new();
+        for name in view.nodes() {
+            let label = |key: &str| view.labels(&name)?.get(key);
+            let gpus = label(labels::FABRIC_GPUS).and_then(|text| labels::fabric_gpus(text));
+            if let (Some(domain), Some(gpus)) = (label(labels::DOMAIN), gpus) {
+                let known = expected.entry(domain.clone()).or_default();
+                *known = gpus.max(*known);
+            }
+        }
+        self.fabrics.clear();
+        for (domain, gpus) in expected {
+            let fabric = ByDomain { domain };
+            self.fabrics.get_or_create(&fabric).set(gpus.into());
+        }
+    }
+
+    /// Forgets what only a leader knows.
+    pub(crate) fn forget(&self) {
+        self.isolation([]);
+        self.fabrics.clear();
     }
 
     /// Records whether the watch of `kind` is in sync.

@@ -183,7 +183,7 @@ impl Writer {
                 () = self.write_all() => {}
                 () = leadership.lost(&term) => {}
             }
-            self.metrics.isolation([]);
+            self.metrics.forget();
         }
     }
 
@@ -358,7 +358,7 @@ impl Writer {
             let strays = strays.as_ref().ok().map(Vec::len);
             Some((name.as_str(), guarded.open.len(), strays))
         });
-        self.metrics.isolation(findings);
+        self.metrics.nodes(findings, &self.view.read());
     }
 
     /// Writes the status of a class, unless that failed a moment ago.

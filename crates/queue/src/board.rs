@@ -172,7 +172,7 @@ impl Board {
                 let Some(member) = feed.member(pod) else {
                     continue;
                 };
-                let (uid, about) = (member.uid.as_str(), About::from(member));
+                let (uid, about) = (member.uid.as_str(), feed.about(member));
                 let waiter = Waiter { pod, uid, about };
                 found.extend(self.candidate(waiter, &notice, feed, &mut read, now));
             }

@@ -10,7 +10,6 @@ mod plan;
 mod state;
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -132,7 +131,6 @@ impl Queue {
     fn forget(&self) {
         self.metrics.queue().forget();
         self.metrics.placements().forget();
-        self.metrics.fabrics().expect(&BTreeMap::new());
     }
 
     /// Serves the queue in one term whenever there is anything to do.

@@ -42,8 +42,8 @@ pub struct Member {
     pub limited_by: Option<CiSystem>,
     /// Nodes may be made for it: its class is a pool that an autoscaler resizes.
     pub grows: bool,
-    /// How many nodes of each NVLink fabric it leaves free as spares ([`nvlink_api::class::Queue`]).
-    pub spares: u32,
+    /// Its class leaves nodes of each NVLink fabric free as spares.
+    pub spares: bool,
     /// Where it is between its creation and its end.
     pub life: Life,
     /// Its gang, if it does not start alone.
@@ -112,7 +112,7 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
         timeout: queue.and_then(|queue| queue.timeout_of(limited_by)),
         limited_by,
         grows: queue.is_some_and(|queue| queue.max_placeholder_pods > 0),
-        spares: queue.map_or(0, |queue| queue.spare_nodes),
+        spares: queue.is_some_and(|queue| queue.spare_nodes > 0),
         life,
         gang: gang.and_then(|gang| {
             if stays {

@@ -2,11 +2,9 @@
 
 use prometheus_client::registry::Registry;
 
-mod fabric;
 mod placement;
 mod queue;
 
-pub use fabric::FabricMetrics;
 pub use placement::PlacementMetrics;
 pub use queue::{Depth, Ended, QueueMetrics, Shape, Written};
 
@@ -15,14 +13,12 @@ pub use queue::{Depth, Ended, QueueMetrics, Shape, Written};
 pub struct Metrics {
     queue: QueueMetrics,
     placements: PlacementMetrics,
-    fabrics: FabricMetrics,
 }
 
 impl Metrics {
     /// Registers them: those of placements stand beside the exporter's `nvlink_placement_…`.
     pub fn register(&self, registry: &mut Registry, of_placements: &mut Registry) {
         self.queue.register(registry);
-        self.fabrics.register(registry);
         self.placements.register(of_placements);
     }
 
@@ -36,12 +32,6 @@ impl Metrics {
     #[must_use]
     pub fn placements(&self) -> &PlacementMetrics {
         &self.placements
-    }
-
-    /// Returns the metrics of NVLink fabrics over several nodes.
-    #[must_use]
-    pub fn fabrics(&self) -> &FabricMetrics {
-        &self.fabrics
     }
 
     /// Brings the ages up to date.

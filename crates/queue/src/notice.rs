@@ -98,8 +98,8 @@ pub struct About<'a> {
     pub reach: Scope,
     /// Nodes may be made for it.
     pub grows: bool,
-    /// How many nodes of each NVLink fabric it leaves free as spares.
-    pub spares: u32,
+    /// It leaves nodes of each NVLink fabric free as spares.
+    pub spares: bool,
 }
 
 /// What a pod shows, by its annotations and condition.
@@ -138,7 +138,7 @@ impl<'a> About<'a> {
             project: "",
             reach: Scope::Cluster,
             grows: false,
-            spares: 0,
+            spares: false,
         }
     }
 }
@@ -346,7 +346,11 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         }
         None => {
             let why = words::sentence(reason, about.reach, about.project, about.grows);
-            why + &words::spares(reason, about.spares)
+            why + if about.spares {
+                words::spares(reason)
+            } else {
+                ""
+            }
         }
     }
 }

@@ -130,22 +130,19 @@ pub fn sentence(reason: &Reason, scope: Scope, project: &str, grows: bool) -> St
     }
 }
 
-/// Returns what to add to the reason for which a job waits that leaves so many nodes free as spares.
-pub(super) fn spares(reason: &Reason, spares: u32) -> String {
-    let room = matches!(
-        reason,
+/// Returns what to add to the reason for which a job waits that leaves nodes free as spares.
+pub(super) const fn spares(reason: &Reason) -> &'static str {
+    match reason {
         Reason::Never
-            | Reason::NeverTogether { .. }
-            | Reason::Spreads
-            | Reason::Insufficient { .. }
-            | Reason::Resources { .. }
-            | Reason::Fragmented { .. }
-    );
-    if spares == 0 || !room {
-        return String::new();
+        | Reason::NeverTogether { .. }
+        | Reason::Spreads
+        | Reason::Insufficient { .. }
+        | Reason::Resources { .. }
+        | Reason::Fragmented { .. } => {
+            "; its class leaves spare nodes of each NVLink fabric free (placement.spareNodes)"
+        }
+        _ => "",
     }
-    let nodes = count(spares, "spare node");
-    format!("; its class leaves {nodes} of each NVLink fabric free (placement.spareNodes)")
 }
 
 fn full(asked: u32, free: u32, scope: Scope) -> String {

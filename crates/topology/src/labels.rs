@@ -33,7 +33,7 @@ pub const DEVICES: &str = "nvlink-domains.io/devices";
 /// free.
 pub const PREFERRED: &str = "preferred";
 /// Node label that an administrator sets: how many GPUs the NVLink fabric of the node has when it is
-/// complete ([`fabric_gpus`]). One node of the fabric with it is enough.
+/// complete ([`fabric_gpus`]). Of several numbers, the largest counts.
 pub const FABRIC_GPUS: &str = "nvlink-domains.io/fabric-gpus";
 /// Node annotation: a [`Descriptor`].
 pub const TOPOLOGY: &str = "nvlink-domains.io/topology";

@@ -79,6 +79,10 @@ fn fields_of_the_queue_belong_to_classes_that_queue() {
             "whenUnavailable Queue",
         ),
         (
+            json!({"placement": {"spareNodes": 2}}),
+            "spareNodes needs whenUnavailable Queue",
+        ),
+        (
             json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "3"}}),
             "queueTimeout",
         ),

@@ -27,6 +27,13 @@ pub(super) fn mark(board: &Board) -> &'static str {
         None => "✕ ",
         Some(age) if !age.is_zero() => "✕ ",
         _ if totals.broken_nodes + totals.unreadable > 0 || !board.queue.stuck().is_empty() => "▲ ",
+        _ if board
+            .groups
+            .iter()
+            .any(|group| group.incomplete().is_some()) =>
+        {
+            "▲ "
+        }
         _ => "",
     }
 }
@@ -314,7 +321,7 @@ fn fits(board: &Board) -> String {
 
 /// Returns how many things are there, of how many there should be if that is known.
 fn of(there: usize, all: Option<usize>, what: &str) -> String {
-    match all {
+    match all.filter(|&all| there <= all) {
         Some(all) => format!("{there} of {}", count(all, what)),
         None => count(there, what),
     }

@@ -20,9 +20,9 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
             "queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue",
         ));
     }
-    if placement.spare_nodes.is_some() && !queues {
+    if placement.spare_nodes.is_some() && (!queues || placement.max_placeholder_pods.is_some()) {
         return Err(InvalidClass::Placement(
-            "spareNodes belongs to whenUnavailable Queue",
+            "spareNodes needs whenUnavailable Queue, without maxPlaceholderPods: an autoscaler takes spare nodes for free ones",
         ));
     }
     if spec.access.max_gpus_per_project.is_some() && !queues {
@@ -106,9 +106,10 @@ mod tests {
                 json!({"placement": {"waitingCostPercent": 100}}),
                 "waitingCostPercent",
             ),
+            (json!({"placement": {"spareNodes": 2}}), "spareNodes needs"),
             (
-                json!({"placement": {"spareNodes": 2}}),
-                "spareNodes belongs",
+                json!({"placement": {"whenUnavailable": "Queue", "spareNodes": 2, "maxPlaceholderPods": 1}}),
+                "without maxPlaceholderPods",
             ),
             (
                 json!({"access": {"maxGpusPerProject": 8}}),

@@ -202,8 +202,9 @@ pub enum PatternName {
     validation = Rule::new(
         "self.whenUnavailable == 'Queue' || !has(self.queueTimeout) && !has(self.onQueueTimeout) && !has(self.order) && !has(self.waitingCostPercent)"
     ).message("queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue"),
-    validation = Rule::new("self.whenUnavailable == 'Queue' || !has(self.spareNodes)")
-        .message("spareNodes belongs to whenUnavailable Queue")
+    validation = Rule::new(
+        "!has(self.spareNodes) || self.whenUnavailable == 'Queue' && !has(self.maxPlaceholderPods)"
+    ).message("spareNodes needs whenUnavailable Queue, without maxPlaceholderPods: an autoscaler takes spare nodes for free ones")
 )]
 pub struct Placement {
     /// How close the GPUs of each pod must be, for pods that name no scope. `rack` and `zone` mean
@@ -256,9 +257,9 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_placeholder_pods: Option<u32>,
-    /// So many nodes of each NVLink fabric over several nodes are kept free for gangs that lose one. A node that
-    /// is not ready, or has a broken GPU, counts as one of them: gangs may then use another one. Only classes
-    /// that set it keep off these nodes. If absent, none.
+    /// Of the nodes of the class in each NVLink fabric, new pods leave so many free for pods that take the place
+    /// of lost ones of a gang. An unused node that is cordoned, not ready, silent, or lacks a GPU or has a broken
+    /// one, counts as one of them for new gangs. If absent, 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub spare_nodes: Option<u32>,

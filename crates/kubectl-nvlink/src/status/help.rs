@@ -105,7 +105,9 @@ fn variants(state: &State<'_>, job: &Job) -> Variants {
         .filter_map(|member| state.pods.get(&member.pod));
     let pods: Vec<&Value> = pods.map(|pod| pod.value).collect();
     let own = state.class(&job.class);
-    let gang = job.members.len() > 1;
+    let members = job.members.iter();
+    let mut members = members.filter_map(|member| state.plan.as_ref()?.member_of(&member.pod));
+    let gang = members.any(|member| member.gang.is_some());
     let open = |class: &Class| {
         let sets = std::iter::once(giving(class)).chain(open_to(class, gang));
         sets.collect::<Vec<Name>>()
@@ -116,7 +118,12 @@ fn variants(state: &State<'_>, job: &Job) -> Variants {
     });
     Variants {
         any_size: pods.iter().map(|pod| variant::of_any_size(pod)).collect(),
-        open: own.map(open).unwrap_or_default(),
+        // Pods that take the place of lost ones may use spares.
+        open: own.map_or_else(Vec::new, |own| {
+            let mut sets = open(own);
+            sets.retain(|set| job.within.contains(set));
+            sets
+        }),
         classes: classes.collect(),
     }
 }

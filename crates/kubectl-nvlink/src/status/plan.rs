@@ -94,7 +94,9 @@ impl Plan {
             project: &job.project,
             reach: job.reach(),
             grows: self.grows(&waiting.job),
-            spares: self.member(&waiting.job).map_or(0, |member| member.spares),
+            spares: self
+                .member(&waiting.job)
+                .is_some_and(|member| self.feed.about(member).spares),
         })
     }
 
@@ -112,6 +114,11 @@ impl Plan {
     /// Reports whether nodes may be made for a job.
     fn grows(&self, job: &Name) -> bool {
         self.member(job).is_some_and(|member| member.grows)
+    }
+
+    /// Returns what the queue reads from a pod.
+    pub(super) fn member_of(&self, pod: &Name) -> Option<&Member> {
+        self.feed.member(pod)
     }
 
     /// Returns a pod of a job: in what is said of its class, all of them are alike.

@@ -15,7 +15,7 @@ use crate::{
     board::LOOK,
     execute::{Id, Move},
     feed::{Leaver, Lost, Place, Unclaimed},
-    notice::{self, About},
+    notice,
     placement::{Other, others},
     tally, words,
     writes::{CLASS_GONE, TIMEOUT, Write},
@@ -105,7 +105,6 @@ impl State {
             let depth = tally::depth(&self.planned.waiting, &self.feed, now);
             self.metrics.queue().depth(&depth);
             self.metrics.queue().unsteady(&self.feed.unsteady());
-            self.metrics.fabrics().expect(&self.feed.expected_gpus());
             self.requests = self.request_nodes(now);
         }
         let waiting = &self.planned.waiting;
@@ -277,7 +276,7 @@ impl State {
             return;
         };
         let obstacle = self.feed.obstacle_to(&reject.job, &reject.reason);
-        let why = notice::why(&reject.reason, obstacle.as_ref(), About::from(member));
+        let why = notice::why(&reject.reason, obstacle.as_ref(), self.feed.about(member));
         let never = reject.reason.is_never() && !member.grows;
         let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());

@@ -215,7 +215,7 @@ impl Feed {
         let sets = sets.into_iter().chain(named);
         let sets = sets
             .chain(self.demands.met(name, node, &self.near))
-            .chain(self.spares.sets(name))
+            .chain(self.open_sets(name, node))
             .collect();
         // Of a known node, also those that cannot be allocated: `held` has them.
         let allocated =

@@ -11,7 +11,7 @@ use super::{
     neighbours::Neighbours,
     spares::open_to,
 };
-use crate::{Assembly, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
+use crate::{Assembly, Doubt, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
 
 /// The most characters of a gate's name that are shown.
 const MOST_SHOWN: usize = 63;
@@ -157,8 +157,10 @@ impl Pods<'_> {
 
     /// Returns the set of nodes without spares, if the pods that wait must leave these free: they take the
     /// place of no pod that their gang has lost.
-    fn open(&self, gang: bool, waits: Option<Waits<'_>>) -> Option<Name> {
-        let joins = gang && self.0.iter().any(|(_, pod)| pod.is_released());
+    fn open(&self, gang: bool, waits: Option<Waits<'_>>, whole: &Assembly) -> Option<Name> {
+        let mut doubts = whole.doubts.iter();
+        let surplus = doubts.any(|doubt| matches!(doubt, Doubt::TooMany { .. }));
+        let joins = gang && !surplus && self.0.iter().any(|(_, pod)| pod.is_released());
         waits
             .filter(|_| !joins)
             .and_then(|waits| open_to(waits.class, gang))
@@ -249,7 +251,7 @@ impl Pods<'_> {
             pattern: first.pattern,
             scope: first.scope,
             gang_scope: first.gang_scope,
-            within: within(&waiting, waits, self.open(gang, waits)),
+            within: within(&waiting, waits, self.open(gang, waits, &whole)),
             duration: context.duration(&waiting),
             // Who may spread waits on, and who could not be failed is failed after the pause.
             deadline: deadline.filter(|end| {

@@ -1,15 +1,13 @@
 //! A node: what its object says, and the form that the planner needs.
 
-use std::collections::BTreeMap;
-
 use nvlink_admission::{decide::Settings, view::Labels};
 use nvlink_api::{class::Class, pod, quantity};
 use nvlink_cluster::{gpus::Published, kinds::NodeObject};
 use nvlink_planner::{Availability, Held, Name, NodeState};
-use nvlink_topology::{Interconnect, labels};
+use nvlink_topology::Interconnect;
 use serde_json::Value;
 
-use super::{Feed, amounts::Amounts};
+use super::amounts::Amounts;
 
 /// What the object of a node says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,31 +75,6 @@ impl Node {
     pub fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {
         let gpus = self.allocatable.iter().filter(|(name, _)| is_gpu(name));
         gpus.fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
-    }
-}
-
-impl Feed {
-    /// Returns how many GPUs NVLink fabrics over several nodes have when they are complete, by their domains, as
-    /// far as a label says it.
-    #[must_use]
-    pub fn expected_gpus(&self) -> BTreeMap<String, u32> {
-        let mut expected: BTreeMap<String, u32> = BTreeMap::new();
-        for (name, node) in &self.nodes {
-            let value = node.labels.get(labels::FABRIC_GPUS);
-            let Some(gpus) = value.and_then(|value| labels::fabric_gpus(value)) else {
-                continue;
-            };
-            let domains = self
-                .gpus
-                .known(name)
-                .into_iter()
-                .flat_map(|known| &known.domains);
-            for domain in domains.filter(|domain| domain.fabric.is_some()) {
-                let known = expected.entry(domain.id.clone()).or_default();
-                *known = gpus.max(*known);
-            }
-        }
-        expected
     }
 }
 

@@ -3,7 +3,10 @@
 use nvlink_planner::{Millis, Name, Reason, Seat};
 
 use super::{Feed, entry::Entry};
-use crate::{Life, notice::Obstacle};
+use crate::{
+    Life, Member,
+    notice::{About, Obstacle},
+};
 
 /// A pod that waits no more, although its condition says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,5 +165,16 @@ impl Feed {
     /// Returns the names of the pods of a job.
     pub fn pods_of(&self, job: &Name) -> impl Iterator<Item = &Name> {
         self.jobs.get(job).into_iter().flatten()
+    }
+
+    /// Returns what is said of a member. Those that take the place of lost ones may use spare nodes.
+    #[must_use]
+    pub fn about<'m>(&self, member: &'m Member) -> About<'m> {
+        let runs = |pod: &Name| self.pods.get(pod).is_some_and(Entry::is_released);
+        let joins = member.gang.is_some() && self.pods_of(&member.job_id()).any(runs);
+        About {
+            spares: member.spares && !joins,
+            ..About::from(member)
+        }
     }
 }

@@ -1,18 +1,19 @@
 //! Spare nodes: which nodes of each NVLink fabric the jobs of a class leave free for gangs that lose one.
 //!
 //! The spares of a fabric are nodes that nobody uses, before others, and then the last ones by name. New pods
-//! keep off them; pods that take the place of lost ones of their gang do not. A node of the fabric that no job
-//! can use counts as one spare: gangs, which may begin anew without it, get another one for it, but single pods
-//! do not.
+//! keep off them; pods that take the place of lost ones of their gang do not. A node that no job can use, and
+//! nobody uses any more, counts as one spare: gangs, which may begin anew without it, get another one for it,
+//! but single pods do not.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
 };
 
 use nvlink_api::class::Class;
 use nvlink_planner::Name;
-use nvlink_topology::Fabric;
+use nvlink_topology::labels;
 
 use super::{
     Feed,
@@ -20,7 +21,8 @@ use super::{
     node::Node,
 };
 
-/// For each set of nodes without the spares of a class, by its name, the nodes.
+/// The nodes that new gangs and new single pods of classes leave free, by the name of the set of the other
+/// nodes.
 #[derive(Debug, Default)]
 pub(super) struct Spares(BTreeMap<Name, BTreeSet<Name>>);
 
@@ -28,14 +30,17 @@ pub(super) struct Spares(BTreeMap<Name, BTreeSet<Name>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Free,
-    /// Pods hold GPUs of it.
+    /// Pods hold GPUs of it, or a seat there is kept for one.
     Busy,
-    /// No job can use it, or it has a broken GPU.
+    /// The same, but no other job can use it.
+    Failing,
+    /// No job can use it, and nobody does.
     Broken,
 }
 
 /// Returns the name of the set of nodes that new gangs or single pods of a class may use; `None` if it
 /// leaves no spares. No class can have this name.
+#[must_use]
 pub fn open_to(class: &Class, gangs: bool) -> Option<Name> {
     let pods = if gangs { "gangs" } else { "single pods" };
     let spares = class.queue.as_ref()?.spare_nodes;
@@ -43,13 +48,7 @@ pub fn open_to(class: &Class, gangs: bool) -> Option<Name> {
 }
 
 impl Spares {
-    /// Returns the sets that a node is in.
-    pub(super) fn sets(&self, node: &Name) -> impl Iterator<Item = Name> {
-        let open = self.0.iter().filter(|(_, nodes)| nodes.contains(node));
-        open.map(|(set, _)| set.clone())
-    }
-
-    /// Returns the nodes whose sets differ.
+    /// Returns the nodes of which one of the sets differs.
     fn differ(&self, other: &Self) -> BTreeSet<Name> {
         let none = BTreeSet::new();
         let names = self.0.keys().chain(other.0.keys());
@@ -62,6 +61,22 @@ impl Spares {
 }
 
 impl Feed {
+    /// Returns the classes that leave spares.
+    fn sparing(&self) -> impl Iterator<Item = &Arc<Class>> {
+        let classes = self.classes.values().filter_map(|one| one.as_ref().ok());
+        classes.filter(|class| open_to(class, true).is_some())
+    }
+
+    /// Returns the sets without spares that a node is in.
+    pub(super) fn open_sets(&self, name: &Name, node: &Node) -> impl Iterator<Item = Name> {
+        let classes = self.sparing().filter(|class| node.is_of(class));
+        let sets = classes.flat_map(|class| [true, false].map(|gangs| open_to(class, gangs)));
+        sets.flatten().filter(|set| {
+            let spares = self.spares.0.get(set);
+            !spares.is_some_and(|spares| spares.contains(name))
+        })
+    }
+
     /// Finds the spares anew, if something has changed. Nodes that become spares, or cease to be, have
     /// changed.
     pub(super) fn respare(&mut self) {
@@ -76,76 +91,75 @@ impl Feed {
     }
 
     fn find_spares(&self) -> Spares {
-        let classes = self.classes.values().filter_map(|one| one.as_ref().ok());
-        let classes = classes.filter(|class| open_to(class, true).is_some());
-        let mut classes = classes.peekable();
+        let mut classes = self.sparing().peekable();
         if classes.peek().is_none() {
             return Spares::default();
         }
-        let held = self.pods.values().filter_map(held);
-        let busy: BTreeSet<&str> = held.collect();
-        let sets = classes.flat_map(|class| {
-            let spares = class.queue.as_ref().map_or(0, |queue| queue.spare_nodes) as usize;
-            self.open_nodes(class, spares, &busy)
-        });
+        let used = self.used_nodes();
+        let sets = classes.flat_map(|class| self.spares_of(class, &used));
         Spares(sets.collect())
     }
 
-    /// Returns the nodes of a class that its gangs may use, and those that its single pods may use.
-    fn open_nodes(
-        &self,
-        class: &Class,
-        spares: usize,
-        busy: &BTreeSet<&str>,
-    ) -> Vec<(Name, BTreeSet<Name>)> {
-        let nodes = || self.nodes.iter().filter(|(_, node)| node.is_of(class));
-        let mut fabrics: BTreeMap<&Fabric, Vec<(State, Reverse<&Name>)>> = BTreeMap::new();
-        for (name, node) in nodes() {
-            if let Some((fabric, state)) = self.state_in_fabric(name, node, busy) {
-                let trays = fabrics.entry(fabric).or_default();
-                trays.push((state, Reverse(name)));
+    /// Returns the spares that gangs of a class leave free, and those that its single pods do.
+    fn spares_of(&self, class: &Class, used: &HashSet<&str>) -> Vec<(Name, BTreeSet<Name>)> {
+        let wanted = class.queue.as_ref().map_or(0, |queue| queue.spare_nodes) as usize;
+        let mut fabrics: BTreeMap<String, Vec<(State, Reverse<&Name>)>> = BTreeMap::new();
+        for (name, node) in self.nodes.iter().filter(|(_, node)| node.is_of(class)) {
+            if let Some((fabric, state)) = self.in_fabric(name, node, used) {
+                let nodes = fabrics.entry(fabric).or_default();
+                nodes.push((state, Reverse(name)));
             }
         }
-        for trays in fabrics.values_mut() {
-            trays.sort_unstable();
+        for nodes in fabrics.values_mut() {
+            nodes.sort_unstable();
         }
-        let open = |gangs: bool| {
-            let kept = fabrics.values().flat_map(|trays| {
-                let works = |(state, _): &&(State, _)| *state != State::Broken;
-                let broken = trays.len() - trays.iter().filter(works).count();
-                let spares = if gangs {
-                    spares.saturating_sub(broken)
-                } else {
-                    spares
-                };
-                trays.iter().filter(works).take(spares).map(|one| one.1.0)
+        let spares = |gangs: bool| {
+            let spares = fabrics.values().flat_map(|nodes| {
+                let broken = nodes.iter().filter(|(state, _)| *state == State::Broken);
+                let more = if gangs { broken.count() } else { 0 };
+                let works = nodes.iter().filter(|(state, _)| *state <= State::Busy);
+                works.take(wanted.saturating_sub(more))
             });
-            let kept: BTreeSet<&Name> = kept.collect();
-            let open = nodes()
-                .map(|(name, _)| name)
-                .filter(|name| !kept.contains(name));
-            Some((open_to(class, gangs)?, open.cloned().collect()))
+            let names = spares.map(|(_, Reverse(name))| (*name).clone());
+            Some((open_to(class, gangs)?, names.collect()))
         };
-        [true, false].into_iter().filter_map(open).collect()
+        [true, false].into_iter().filter_map(spares).collect()
     }
 
-    /// Returns the fabric of a node, also of one that has become silent, and what the node is for jobs.
-    fn state_in_fabric(
-        &self,
-        name: &Name,
-        node: &Node,
-        busy: &BTreeSet<&str>,
-    ) -> Option<(&Fabric, State)> {
-        let now = self.gpus.known(name);
-        let known = now.or_else(|| self.gpus.earlier(name)?.as_ref().as_ref().ok())?;
-        let fabric = known.domains.iter().find_map(|one| one.fabric.as_ref())?;
-        let broken = known.gpus.iter().any(|gpu| !gpu.faults.is_empty());
-        let state = match busy.contains(&**name) {
-            _ if node.out || now.is_none() || broken => State::Broken,
-            true => State::Busy,
-            false => State::Free,
+    /// Returns the fabric of a node, and what the node is for jobs.
+    fn in_fabric(&self, name: &Name, node: &Node, used: &HashSet<&str>) -> Option<(String, State)> {
+        let known = self.gpus.known(name);
+        let fabric = match known {
+            Some(known) => {
+                let mut domains = known.domains.iter();
+                domains.find_map(|domain| domain.fabric.as_ref())?.id()
+            }
+            // Its label stays when it publishes nothing that can be read. A node of no fabric is alone there.
+            None => node.labels.get(labels::DOMAIN)?.clone(),
+        };
+        let whole = known.is_some_and(|known| {
+            let mut gpus = known.gpus.iter();
+            known.lost.is_empty() && known.missing == 0 && gpus.all(|gpu| gpu.faults.is_empty())
+        });
+        let steady = !self.graphs.is_unsteady(name) && self.has_gpus(name);
+        let state = match (whole && steady && !node.out, used.contains(&**name)) {
+            (true, false) if self.gpus.of(name).holders().is_empty() => State::Free,
+            (true, _) => State::Busy,
+            (false, true) => State::Failing,
+            (false, false) => State::Broken,
         };
         Some((fabric, state))
+    }
+
+    /// Returns the nodes of which pods hold GPUs or are about to, and those of the seats that are kept for
+    /// lost pods of gangs.
+    fn used_nodes(&self) -> HashSet<&str> {
+        let runs = |pod: &Name| self.pods.get(pod).is_some_and(Entry::is_released);
+        let gangs = self.seats.iter();
+        let gangs = gangs.filter(|(job, _)| self.pods_of(job).any(runs));
+        let seats = gangs.flat_map(|(_, seats)| seats);
+        let seats = seats.filter_map(|seat| seat.node.as_deref());
+        self.pods.values().filter_map(held).chain(seats).collect()
     }
 }
 

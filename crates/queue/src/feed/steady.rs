@@ -46,6 +46,11 @@ impl Known {
 }
 
 impl Graphs {
+    /// Reports whether the graph of a node changes again and again.
+    pub(super) fn is_unsteady(&self, name: &Name) -> bool {
+        self.0.get(name).is_some_and(|known| known.unsteady)
+    }
+
     /// Takes over the state of a node at `now`. A node whose graph has changed too often is silent,
     /// and keeps the graph that the planner knows.
     fn settle(&mut self, name: &Name, state: &mut NodeState, now: Millis) {

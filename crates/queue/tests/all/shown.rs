@@ -26,7 +26,7 @@ fn about(scope: Scope) -> About<'static> {
         project: "gitlab.42",
         reach: scope,
         grows: false,
-        spares: 0,
+        spares: false,
     }
 }
 
@@ -296,7 +296,7 @@ fn a_later_leader_goes_on_with_what_is_shown() {
         project: "team",
         reach: Scope::NvlinkDomain,
         grows: false,
-        spares: 0,
+        spares: false,
     };
     let shown = full(2, 3, NOW + 60 * MINUTE);
     let mut a = pod("a");

@@ -25,7 +25,7 @@ pub(super) fn racks(trays: &[(&str, Option<&str>)]) -> Queue {
     queue
 }
 
-fn set_node(queue: &mut Queue, name: &str, labels: Value) {
+pub(super) fn set_node(queue: &mut Queue, name: &str, labels: Value) {
     let status = json!({
         "allocatable": {"nvidia.com/gpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}],
     });

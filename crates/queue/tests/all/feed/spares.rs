@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     NOW, Queue,
-    channels::{OTHER, RACK, member, publish, racks, start},
+    channels::{OTHER, RACK, member, publish, racks, set_node, start},
     pod,
 };
 
@@ -125,6 +125,42 @@ fn a_pod_that_takes_the_place_of_a_lost_one_uses_a_spare() {
     assert_eq!(release.seats[0].node.as_deref(), Some("t4"));
 }
 
+/// The seat of a lost pod is kept for some time: its node does not become the spare.
+#[test]
+fn a_node_that_a_gang_has_lost_a_pod_on_is_no_spare() {
+    let mut queue = rack(1);
+    for (rank, node) in (0..).zip(["t2", "t3", "t4"]) {
+        run(&mut queue, &format!("train-{rank}"), Some((3, rank)), node);
+    }
+    queue.feed.pod(pod("another", 4, 1));
+    assert_eq!(queue.released(NOW), [] as [&str; 0]);
+    queue.feed.gone(&"team/train-2".into());
+    assert_eq!(queue.released(NOW), [] as [&str; 0]);
+}
+
+/// Others take no spare for a node that a gang uses as long as that runs.
+#[test]
+fn a_node_that_fails_under_a_gang_counts_when_the_gang_has_left_it() {
+    let mut queue = rack(1);
+    run(&mut queue, "first", None, "t3");
+    drain(&mut queue, "t3");
+    assert_eq!(nodes_of_gang(&mut queue, 3), set([]));
+    queue.feed.gone(&"team/first".into());
+    queue.feed.flush(&mut queue.planner, NOW);
+    assert_eq!(queue.releases(NOW).len(), 1, "t1, t2 and the spare t4");
+}
+
+/// A gang that has all its pods lost none.
+#[test]
+fn a_pod_too_many_uses_no_spare() {
+    let mut queue = rack(1);
+    for (rank, node) in (0..).zip(["t1", "t2", "t3"]) {
+        run(&mut queue, &format!("train-{rank}"), Some((3, rank)), node);
+    }
+    queue.feed.pod(member("train-3", 3, 4));
+    assert_eq!(queue.released(NOW), [] as [&str; 0]);
+}
+
 /// Jobs begin anew as a whole when a pod fails: then the spare takes the place of the broken node.
 #[test]
 fn a_gang_uses_a_spare_for_each_broken_node_and_a_single_pod_does_not() {
@@ -132,6 +168,8 @@ fn a_gang_uses_a_spare_for_each_broken_node_and_a_single_pod_does_not() {
     let breaks: [Break; 3] = [
         |queue| drain(queue, "t2"),
         |queue| {
+            let label = json!({labels::DOMAIN: format!("{RACK}.1")});
+            set_node(queue, "t2", label);
             let silent = Err("it is silent".into());
             queue.feed.topology("t2", Some(Arc::new(silent)));
         },
