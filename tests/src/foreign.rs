@@ -28,6 +28,7 @@ impl Foreign {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/programs");
         let mut build = Command::new(script);
         build.args([architecture, "dev", "-p", "nvlink-fake-nvml"]);
+        programs::forget_cargo(&mut build);
         let output = feed(&mut build, "").with_context(|| format!("cannot run {script}"))?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{script}: {said}");

@@ -68,5 +68,5 @@ pub use operators::Operator;
 pub use process::{Process, command};
 pub use prometheus::{Prometheus, Sample, check_metrics};
 pub use rules::Rules;
-pub use wait::wait_until;
+pub use wait::{crowd, wait_until};
 pub use webhook::{Controller, Replica, Webhook};

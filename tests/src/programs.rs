@@ -87,15 +87,14 @@ fn build(directory: &Path, (program, package): (&str, &str)) -> Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--locked"]);
-    command.args(ALL.iter().flat_map(|(_, package)| ["--package", package]));
+    // The fake library is alone: `cargo test` of the workspace builds the others, but not this one. Those
+    // would be compiled again here, because some of their dependencies have other features without the tests.
+    let together = ALL
+        .iter()
+        .filter(|(name, _)| (*name == FAKE_NVML) == (program == FAKE_NVML));
+    command.args(together.flat_map(|(_, package)| ["--package", package]));
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    // cargo gave these to this program. Build scripts that look at them would run again, and all that
-    // depends on them would be compiled again.
-    let given = env::vars_os().map(|(name, _)| name);
-    for name in given.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")) {
-        command.env_remove(name);
-    }
-    command.env_remove("CARGO_MANIFEST_DIR");
+    forget_cargo(&mut command);
     if directory.ends_with("release") {
         command.arg("--release");
     }
@@ -107,6 +106,16 @@ fn build(directory: &Path, (program, package): (&str, &str)) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Keeps from a command that runs cargo what cargo gave to this program: build scripts that look at it would
+/// run again, and all that depends on them would be compiled again.
+pub(crate) fn forget_cargo(command: &mut Command) {
+    let given = env::vars_os().map(|(name, _)| name);
+    for name in given.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("CARGO_MANIFEST_DIR");
 }
 
 /// Reports whether `program` is newer than every source that cargo lists in its `.d` file.

@@ -43,7 +43,8 @@ pub fn wait_until<T>(
 
 /// Returns how many processes share a processor: what takes a minute on an idle machine takes so many minutes. At
 /// most 4, so that a test that fails ends.
-fn crowd() -> u32 {
+#[must_use]
+pub fn crowd() -> u32 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let whole = load.split('.').next().and_then(|text| text.parse().ok());
     let processors = thread::available_parallelism().map_or(1, usize::from);

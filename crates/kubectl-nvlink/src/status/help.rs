@@ -120,9 +120,8 @@ fn variants(state: &State<'_>, job: &Job) -> Variants {
         any_size: pods.iter().map(|pod| variant::of_any_size(pod)).collect(),
         // Pods that take the place of lost ones may use spares.
         open: own.map_or_else(Vec::new, |own| {
-            let mut sets = open(own);
-            sets.retain(|set| job.within.contains(set));
-            sets
+            let left = open_to(own, gang).filter(|set| job.within.contains(set));
+            std::iter::once(giving(own)).chain(left).collect()
         }),
         classes: classes.collect(),
     }

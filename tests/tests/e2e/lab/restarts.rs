@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use nvlink_tests::{Choice, LabNode, wait_until};
+use nvlink_tests::{Choice, LabNode, crowd, wait_until};
 use serde_json::{Value, json};
 
 use super::{Bench, preferred::Restart, spec};
@@ -36,6 +36,9 @@ const STUCK: &str = "still starting";
 struct Window {
     parts: Vec<Restart>,
     from: Instant,
+    /// How long they were away.
+    away: Duration,
+    /// When the kubelet has certainly handled their devices.
     until: Instant,
 }
 
@@ -138,7 +141,8 @@ fn restart_all(bench: &Bench, preferring: bool, restarts: usize) -> Vec<Window> 
         // Two at once now and then.
         parts.truncate(if random.u8(..4) == 0 { 2 } else { 1 });
         done += parts.len();
-        let pause = Duration::from_millis(random.u64(..4_000));
+        // Pods must get their turn between two restarts.
+        let pause = Duration::from_millis(random.u64(..4_000)) * crowd();
         parts.retain(|part| preferring || *part != Between);
         if parts.is_empty() {
             continue;
@@ -165,7 +169,8 @@ fn restart(bench: &Bench, parts: Vec<Restart>) -> Window {
     Window {
         parts,
         from,
-        until: Instant::now() + HANDLED,
+        away: from.elapsed(),
+        until: Instant::now() + HANDLED * crowd(),
     }
 }
 
@@ -296,7 +301,7 @@ fn end(pod: &Value) -> Option<String> {
 fn tell(name: &str, outcome: &Outcome) {
     let mut kinds: BTreeMap<Vec<Restart>, Vec<Duration>> = BTreeMap::new();
     for window in &outcome.windows {
-        let away = window.until.duration_since(window.from) - HANDLED;
+        let away = window.away;
         kinds.entry(window.parts.clone()).or_default().push(away);
     }
     for (parts, mut away) in kinds {
