@@ -73,6 +73,13 @@ fn run(queue: &mut Queue, name: &str, gang: Option<(u32, u32)>, node: &str) {
     queue.feed.pod(pod);
 }
 
+/// Puts a gang of three pods onto nodes.
+fn run_gang(queue: &mut Queue, nodes: [&str; 3]) {
+    for (rank, node) in (0..).zip(nodes) {
+        run(queue, &format!("train-{rank}"), Some((3, rank)), node);
+    }
+}
+
 fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
     names.map(str::to_owned).into()
 }
@@ -108,9 +115,7 @@ fn nodes_that_nobody_uses_are_spares_before_others() {
 #[test]
 fn a_pod_that_takes_the_place_of_a_lost_one_uses_a_spare() {
     let mut queue = rack(1);
-    for (rank, node) in (0..).zip(["t1", "t2", "t3"]) {
-        run(&mut queue, &format!("train-{rank}"), Some((3, rank)), node);
-    }
+    run_gang(&mut queue, ["t1", "t2", "t3"]);
     queue.feed.pod(pod("another", 4, 1));
     assert_eq!(queue.released(NOW), [] as [&str; 0]);
     queue.feed.gone(&"team/train-2".into());
@@ -129,9 +134,7 @@ fn a_pod_that_takes_the_place_of_a_lost_one_uses_a_spare() {
 #[test]
 fn a_node_that_a_gang_has_lost_a_pod_on_is_no_spare() {
     let mut queue = rack(1);
-    for (rank, node) in (0..).zip(["t2", "t3", "t4"]) {
-        run(&mut queue, &format!("train-{rank}"), Some((3, rank)), node);
-    }
+    run_gang(&mut queue, ["t2", "t3", "t4"]);
     queue.feed.pod(pod("another", 4, 1));
     assert_eq!(queue.released(NOW), [] as [&str; 0]);
     queue.feed.gone(&"team/train-2".into());
@@ -154,9 +157,7 @@ fn a_node_that_fails_under_a_gang_counts_when_the_gang_has_left_it() {
 #[test]
 fn a_pod_too_many_uses_no_spare() {
     let mut queue = rack(1);
-    for (rank, node) in (0..).zip(["t1", "t2", "t3"]) {
-        run(&mut queue, &format!("train-{rank}"), Some((3, rank)), node);
-    }
+    run_gang(&mut queue, ["t1", "t2", "t3"]);
     queue.feed.pod(member("train-3", 3, 4));
     assert_eq!(queue.released(NOW), [] as [&str; 0]);
 }
