@@ -168,11 +168,12 @@ impl Board {
                 asks: self.asking.contains(&one.job),
                 ..Notice::new(one, feed.obstacle_to(&one.job, &one.reason).as_ref())
             };
+            let joins = feed.runs(&one.job);
             for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
                 let Some(member) = feed.member(pod) else {
                     continue;
                 };
-                let (uid, about) = (member.uid.as_str(), feed.about(member));
+                let (uid, about) = (member.uid.as_str(), About::from(member).joining(joins));
                 let waiter = Waiter { pod, uid, about };
                 found.extend(self.candidate(waiter, &notice, feed, &mut read, now));
             }

@@ -141,6 +141,15 @@ impl<'a> About<'a> {
             spares: false,
         }
     }
+
+    /// Returns the same of a pod that takes the place of a lost one of its gang, which may use spares, if `joins`.
+    #[must_use]
+    pub fn joining(self, joins: bool) -> Self {
+        Self {
+            spares: self.spares && !joins,
+            ..self
+        }
+    }
 }
 
 impl<'a> From<&'a Member> for About<'a> {

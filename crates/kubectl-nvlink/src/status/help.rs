@@ -39,7 +39,7 @@ enum Start {
 /// a job that is created now.
 pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>) -> Vec<Help> {
     let now = state.now;
-    let variants = variants(state, job);
+    let variants = variants(state, id, job);
     let Some(plan) = state.plan.as_mut() else {
         return Vec::new();
     };
@@ -98,16 +98,15 @@ struct Variants {
     classes: Vec<(String, Vec<Value>, Vec<Name>)>,
 }
 
-fn variants(state: &State<'_>, job: &Job) -> Variants {
+fn variants(state: &State<'_>, id: &Name, job: &Job) -> Variants {
     let pods = job
         .members
         .iter()
         .filter_map(|member| state.pods.get(&member.pod));
     let pods: Vec<&Value> = pods.map(|pod| pod.value).collect();
     let own = state.class(&job.class);
-    let members = job.members.iter();
-    let mut members = members.filter_map(|member| state.plan.as_ref()?.member_of(&member.pod));
-    let gang = members.any(|member| member.gang.is_some());
+    let member = state.plan.as_ref().and_then(|plan| plan.member(id));
+    let gang = member.is_some_and(|member| member.gang.is_some());
     let open = |class: &Class| {
         let sets = std::iter::once(giving(class)).chain(open_to(class, gang));
         sets.collect::<Vec<Name>>()

@@ -89,15 +89,18 @@ impl Plan {
             Obstacle::NoDriver(_) => self.sees_drivers,
             it => matches!(it, Obstacle::Gated(..)),
         });
-        Notice::new(waiting, shown.as_ref()).why(About {
-            class: &job.class,
-            project: &job.project,
-            reach: job.reach(),
-            grows: self.grows(&waiting.job),
-            spares: self
-                .member(&waiting.job)
-                .is_some_and(|member| self.feed.about(member).spares),
-        })
+        Notice::new(waiting, shown.as_ref()).why(
+            About {
+                class: &job.class,
+                project: &job.project,
+                reach: job.reach(),
+                grows: self.grows(&waiting.job),
+                spares: self
+                    .member(&waiting.job)
+                    .is_some_and(|member| member.spares),
+            }
+            .joining(self.feed.runs(&waiting.job)),
+        )
     }
 
     /// Returns why the claims of a class get no GPUs, as far as that may be known.
@@ -116,13 +119,8 @@ impl Plan {
         self.member(job).is_some_and(|member| member.grows)
     }
 
-    /// Returns what the queue reads from a pod.
-    pub(super) fn member_of(&self, pod: &Name) -> Option<&Member> {
-        self.feed.member(pod)
-    }
-
     /// Returns a pod of a job: in what is said of its class, all of them are alike.
-    fn member(&self, job: &Name) -> Option<&Member> {
+    pub(super) fn member(&self, job: &Name) -> Option<&Member> {
         let mut pods = self.feed.pods_of(job);
         pods.find_map(|pod| self.feed.member(pod))
     }

@@ -15,7 +15,7 @@ use crate::{
     board::LOOK,
     execute::{Id, Move},
     feed::{Leaver, Lost, Place, Unclaimed},
-    notice,
+    notice::{self, About},
     placement::{Other, others},
     tally, words,
     writes::{CLASS_GONE, TIMEOUT, Write},
@@ -276,7 +276,8 @@ impl State {
             return;
         };
         let obstacle = self.feed.obstacle_to(&reject.job, &reject.reason);
-        let why = notice::why(&reject.reason, obstacle.as_ref(), self.feed.about(member));
+        let about = About::from(member).joining(self.feed.runs(&reject.job));
+        let why = notice::why(&reject.reason, obstacle.as_ref(), about);
         let never = reject.reason.is_never() && !member.grows;
         let message = words::timed_out(member, &why, never);
         let mut documents = Vec::with_capacity(reject.pods.len());

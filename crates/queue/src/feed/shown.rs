@@ -3,10 +3,7 @@
 use nvlink_planner::{Millis, Name, Reason, Seat};
 
 use super::{Feed, entry::Entry};
-use crate::{
-    Life, Member,
-    notice::{About, Obstacle},
-};
+use crate::{Life, notice::Obstacle};
 
 /// A pod that waits no more, although its condition says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,14 +164,11 @@ impl Feed {
         self.jobs.get(job).into_iter().flatten()
     }
 
-    /// Returns what is said of a member. Those that take the place of lost ones may use spare nodes.
+    /// Reports whether a pod of a job has been released and has not ended: those that wait take the place of
+    /// lost ones.
     #[must_use]
-    pub fn about<'m>(&self, member: &'m Member) -> About<'m> {
-        let runs = |pod: &Name| self.pods.get(pod).is_some_and(Entry::is_released);
-        let joins = member.gang.is_some() && self.pods_of(&member.job_id()).any(runs);
-        About {
-            spares: member.spares && !joins,
-            ..About::from(member)
-        }
+    pub fn runs(&self, job: &Name) -> bool {
+        let mut pods = self.pods_of(job).filter_map(|pod| self.pods.get(pod));
+        pods.any(Entry::is_released)
     }
 }

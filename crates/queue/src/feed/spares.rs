@@ -154,9 +154,7 @@ impl Feed {
     /// Returns the nodes of which pods hold GPUs or are about to, and those of the seats that are kept for
     /// lost pods of gangs.
     fn used_nodes(&self) -> HashSet<&str> {
-        let runs = |pod: &Name| self.pods.get(pod).is_some_and(Entry::is_released);
-        let gangs = self.seats.iter();
-        let gangs = gangs.filter(|(job, _)| self.pods_of(job).any(runs));
+        let gangs = self.seats.iter().filter(|(job, _)| self.runs(job));
         let seats = gangs.flat_map(|(_, seats)| seats);
         let seats = seats.filter_map(|seat| seat.node.as_deref());
         self.pods.values().filter_map(held).chain(seats).collect()
