@@ -5,7 +5,7 @@ use nvlink_topology::{BrokenGpus, Pattern, Scope, multi_node::local};
 use crate::crd::{
     access::{CiProject, GrantedIn},
     domain_class::{
-        self, AccessMode, AppliesTo, DomainClassSpec, Environment, GangScopeName, Mapping,
+        self, AccessMode, AppliesTo, DomainClassSpec, Environment, GangScopeName, Mapping, Nics,
         PatternName, Placement, Scheduler, ScopeName,
     },
     environment::{MNNVL, Mnnvl},
@@ -66,6 +66,8 @@ pub struct Class {
     pub mapping: Mapping,
     /// The device class of whole GPUs, for claims.
     pub device_class: String,
+    /// The NICs that its pods get with each GPU, by their claims.
+    pub nics: Option<Nics>,
     /// Its pods wait in the queue; `None`: they are Pending.
     pub queue: Option<Queue>,
 }
@@ -136,13 +138,9 @@ impl Class {
                 max,
             });
         }
-        let resource = &spec.devices.resource_name;
-        let shared = resource.starts_with("nvidia.com/mig-") || resource.ends_with(".shared");
-        if !resource.starts_with("nvidia.com/") || shared {
-            return Err(InvalidClass::Resource(resource.clone()));
-        }
+        let resource = whole_gpu(&spec.devices.resource_name)?;
         let environment = spec.environment.clone().unwrap_or_default();
-        environment::check(&environment)?;
+        environment::check(&environment, spec.devices.nics.is_some())?;
         contradiction::check(spec)?;
         access::check(&spec.access)?;
         let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
@@ -168,11 +166,12 @@ impl Class {
                 domain_class::BrokenGpus::RankLast => BrokenGpus::Last,
                 domain_class::BrokenGpus::Avoid => BrokenGpus::Avoid,
             },
-            resource: resource.clone(),
+            resource,
             environment,
             scheduler: spec.scheduler.clone(),
             mapping: spec.devices.mapping,
             device_class: spec.devices.device_class_name.clone(),
+            nics: spec.devices.nics.clone(),
             queue: Queue::of(spec)?,
         })
     }
@@ -211,6 +210,15 @@ fn word(
     }
     let text = text.chars().take(64).collect();
     Err(InvalidClass::Word { field, text, what })
+}
+
+/// Returns the resource if it may be one of whole GPUs.
+fn whole_gpu(resource: &str) -> Result<String, InvalidClass> {
+    let shared = resource.starts_with("nvidia.com/mig-") || resource.ends_with(".shared");
+    match resource.starts_with("nvidia.com/") && !shared {
+        true => Ok(resource.to_owned()),
+        false => Err(InvalidClass::Resource(resource.to_owned())),
+    }
 }
 
 fn bandwidth(text: &str) -> Result<u32, InvalidClass> {

@@ -7,6 +7,7 @@ use serde_json::Value;
 pub mod access;
 pub mod class_index;
 pub mod condition;
+pub mod devices;
 pub mod domain_class;
 pub mod environment;
 pub mod node_topology;
@@ -15,7 +16,8 @@ mod unknown;
 mod with_unit;
 
 pub use class_index::ClassIndex;
-pub use domain_class::{DomainClass, DomainClassSpec, GPU, GPU_DRIVER};
+pub use devices::{GPU, GPU_DRIVER};
+pub use domain_class::{DomainClass, DomainClassSpec};
 pub use unknown::unknown_fields;
 
 /// Returns all CRDs of this project.

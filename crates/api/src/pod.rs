@@ -4,7 +4,7 @@ use json_patch::jsonptr::{Pointer, PointerBuf};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{crd::domain_class::GPU, quantity};
+use crate::{crd::GPU, quantity};
 
 /// The path of a pod's labels.
 pub const LABELS: &Pointer = Pointer::from_static("/metadata/labels");
@@ -26,6 +26,10 @@ pub const GPU_RESOURCES: [&str; 10] = [
     "tencent.com/vcuda",
     "4paradigm.com/vgpu",
 ];
+
+/// What the name of a request of the queue's claim begins with that is for the NICs of a GPU. Its rank
+/// follows.
+pub const NICS_OF: &str = "nics-";
 
 /// Prefix of the resources that stand for a device class of DRA.
 pub const DEVICE_CLASSES: &str = "deviceclass.resource.kubernetes.io/";
@@ -108,8 +112,19 @@ impl<'a> Container<'a> {
         Ok(self.requested(resource)?.saturating_add(claimed))
     }
 
-    /// Returns the requests of the queue's claim that it names, one for each GPU.
+    /// Returns the requests of the queue's claim for GPUs that it names, one for each GPU.
     pub fn claimed(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let ours = self.requests_of_claim();
+        ours.filter(|request| !request.starts_with(NICS_OF))
+    }
+
+    /// Returns the ranks of the GPUs for whose NICs it names requests of the queue's claim.
+    pub fn nics(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let ours = self.requests_of_claim();
+        ours.filter_map(|request| request.strip_prefix(NICS_OF))
+    }
+
+    fn requests_of_claim(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let claims = list(self.value, &["resources", "claims"]);
         let ours = claims.filter(|one| text(one, &["name"]) == labels::CLAIM);
         ours.map(|one| text(one, &["request"]))

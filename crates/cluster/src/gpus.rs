@@ -6,7 +6,9 @@ pub mod devices;
 mod document;
 mod dra;
 pub mod hardware;
+pub mod nics;
 pub mod node;
+mod on_node;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,11 +19,11 @@ use nvlink_admission::view::Free;
 use nvlink_topology::Allocation;
 
 use devices::Devices;
-pub use devices::OnNode;
 pub use document::Document;
-pub use dra::{Claim, DeviceClass, Slice, User};
+pub use dra::{Claim, DeviceClass, GpuSlice, Slice, User};
 pub use hardware::{Hardware, Hardwares};
 pub use node::{Marks, Node};
+pub use on_node::OnNode;
 
 /// The name of a node, or namespace and name of a pod as [`id`] joins them.
 pub type Name = Arc<str>;
@@ -107,7 +109,7 @@ impl Gpus {
 
     /// Removes all slices but these. Returns the nodes whose GPUs change.
     pub fn retain_slices(&mut self, wanted: &HashSet<String>) -> Vec<Name> {
-        let gone = self.devices.slices.keys();
+        let gone = self.devices.slice_names();
         let gone: Vec<String> = gone
             .filter(|name| !wanted.contains(*name))
             .cloned()

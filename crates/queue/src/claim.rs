@@ -5,18 +5,23 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::resource::v1::{
-        CELDeviceSelector, DeviceClaim, DeviceRequest, DeviceSelector, DeviceToleration,
-        ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
+        CELDeviceSelector, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector,
+        DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::ResourceExt;
-use nvlink_admission::decide::claim::{key, ranks_of, request};
+use nvlink_admission::decide::claim::{hcas, key, nics, ports, ranks_of, request};
 use nvlink_api::{crd::GPU_DRIVER, pod};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::Placement;
+use nvlink_cluster::gpus::nics::ROOT;
+
+use super::{
+    Placement,
+    placement::{Nic, Nics},
+};
 
 /// What a pod says about the claim of the queue by which it gets its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub struct Named {
     pub name: String,
     /// The ranks of the containers with GPUs.
     containers: Vec<Vec<u32>>,
+    /// Its containers ask for NICs, too.
+    pub nics: bool,
 }
 
 impl Named {
@@ -37,6 +44,7 @@ impl Named {
         let containers = pod::containers(pod);
         let ranks = containers.iter().map(ranks_of);
         Some(Self {
+            nics: containers.iter().any(|one| one.nics().next().is_some()),
             name: text(ours, "resourceClaimName")?,
             containers: ranks.filter(|ranks| !ranks.is_empty()).collect(),
         })
@@ -63,8 +71,22 @@ impl Named {
             let key = key(ranks);
             all.insert(format!("{}{key}", labels::QUEUE_ORDER), order.join(","));
             all.insert(format!("{}{key}", labels::QUEUE_GPUS), uuids.join(","));
+            if let Some(nics) = placement.nics.as_ref().filter(|_| self.nics) {
+                let own = nics.of_ranks(ranks);
+                all.insert(format!("{}{key}", labels::QUEUE_HCAS), hcas(&own));
+                all.insert(format!("{}{key}", labels::QUEUE_HCA_PORTS), ports(&own));
+            }
         }
         all
+    }
+}
+
+impl Nics {
+    /// Returns the RDMA devices of the NICs of some ranks, each once.
+    fn of_ranks(&self, ranks: &[u32]) -> Vec<&str> {
+        let at = |rank: &u32| self.of_gpus.get(usize::try_from(*rank).ok()?);
+        let nics = ranks.iter().filter_map(at).flatten();
+        nics.map(|nic| &*nic.rdma).collect()
     }
 }
 
@@ -76,26 +98,66 @@ pub struct Asks {
     /// It is for GPUs that are marked as broken, which the class takes last: their exporter may
     /// taint them.
     pub broken: bool,
+    /// The DeviceClass of NICs, if the class gives some.
+    pub nics: Option<String>,
 }
 
 /// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
-/// one GPU meets. The leader makes it in its term of number `term`.
+/// one GPU meets, and one for the NICs of each, at the same PCIe root. The leader makes it in its term of
+/// number `term`.
 #[must_use]
 pub fn object(
     pod: &Value,
     named: &Named,
-    uuids: &[String],
+    placement: &Placement,
     asks: &Asks,
     term: i32,
 ) -> ResourceClaim {
-    let requests = (0..).zip(uuids).map(|(rank, uuid)| asked(rank, uuid, asks));
+    let uuids = (0..).zip(&placement.uuids);
+    let mut requests: Vec<_> = uuids.map(|(rank, uuid)| asked(rank, uuid, asks)).collect();
+    let mut constraints = Vec::new();
+    let nics = placement.nics.as_ref().filter(|_| named.nics);
+    if let Some((nics, class)) = nics.zip(asks.nics.as_ref()) {
+        for (rank, own) in (0..).zip(&nics.of_gpus) {
+            requests.push(asked_nics(rank, own, nics, class));
+            constraints.push(DeviceConstraint {
+                requests: Some(vec![request(rank), self::nics(rank)]),
+                match_attribute: Some(ROOT.to_owned()),
+                ..DeviceConstraint::default()
+            });
+        }
+    }
     let spec = ResourceClaimSpec {
         devices: Some(DeviceClaim {
-            requests: Some(requests.collect()),
+            requests: Some(requests),
+            constraints: (!constraints.is_empty()).then_some(constraints),
             ..DeviceClaim::default()
         }),
     };
     made_for(pod, &named.name, spec, term)
+}
+
+/// Returns the request for the NICs of the GPU of a rank.
+fn asked_nics(rank: u32, own: &[Nic], nics: &Nics, class: &str) -> DeviceRequest {
+    let (domain, name) = &nics.attribute;
+    let addresses: Vec<&str> = own.iter().map(|nic| &*nic.at).collect();
+    let addresses = json!(addresses);
+    let expression = format!("device.attributes[{domain:?}].?{name}.orValue(\"\") in {addresses}");
+    DeviceRequest {
+        name: self::nics(rank),
+        exactly: Some(ExactDeviceRequest {
+            device_class_name: class.to_owned(),
+            selectors: Some(vec![selector(expression)]),
+            count: i64::try_from(own.len()).ok(),
+            ..ExactDeviceRequest::default()
+        }),
+        ..DeviceRequest::default()
+    }
+}
+
+fn selector(expression: String) -> DeviceSelector {
+    let cel = Some(CELDeviceSelector { expression });
+    DeviceSelector { cel }
 }
 
 /// Returns the claim `name` of `pod` that requests `spec`.
@@ -131,11 +193,6 @@ pub fn made_for(pod: &Value, name: &str, spec: ResourceClaimSpec, term: i32) -> 
 }
 
 fn asked(rank: u32, uuid: &str, asks: &Asks) -> DeviceRequest {
-    let selector = DeviceSelector {
-        cel: Some(CELDeviceSelector {
-            expression: expression(uuid),
-        }),
-    };
     let broken = DeviceToleration {
         key: Some(labels::BROKEN.to_owned()),
         operator: Some("Exists".to_owned()),
@@ -145,7 +202,7 @@ fn asked(rank: u32, uuid: &str, asks: &Asks) -> DeviceRequest {
         name: request(rank),
         exactly: Some(ExactDeviceRequest {
             device_class_name: asks.device_class.clone(),
-            selectors: Some(vec![selector]),
+            selectors: Some(vec![selector(expression(uuid))]),
             tolerations: asks.broken.then(|| vec![broken]),
             ..ExactDeviceRequest::default()
         }),
@@ -157,22 +214,35 @@ fn asked(rank: u32, uuid: &str, asks: &Asks) -> DeviceRequest {
 /// text are escaped. A device need not have a UUID: without the question mark, one that has none,
 /// such as a MIG device that does not exist yet, would be an error for the scheduler.
 fn expression(uuid: &str) -> String {
-    let uuid = json!(uuid);
-    format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == {uuid}")
+    format!("{}{}", of_gpu(), json!(uuid))
+}
+
+/// Returns what the expressions for GPUs begin with.
+fn of_gpu() -> String {
+    format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == ")
 }
 
 /// Reports whether the expressions of a claim are those for these GPUs, in this order.
 #[must_use]
 pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
     let wanted = uuids.iter().map(|uuid| expression(uuid));
-    wanted.eq(expressions.iter().cloned())
+    let gpus = expressions.iter().filter(|one| one.starts_with(&of_gpu()));
+    wanted.eq(gpus.cloned())
 }
 
 /// Reports whether a claim of the API server asks for the same as `wanted`, as far as the queue
 /// writes it: API servers add defaults.
 #[must_use]
 pub fn asks_for(found: &ResourceClaim, wanted: &ResourceClaim) -> bool {
-    written(found).eq(written(wanted)) && parameters(found).eq(parameters(wanted))
+    written(found).eq(written(wanted))
+        && parameters(found).eq(parameters(wanted))
+        && constraints(found).eq(constraints(wanted))
+}
+
+/// Returns the constraints of a claim.
+fn constraints(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceConstraint> {
+    let devices = claim.spec.devices.iter();
+    devices.flat_map(|devices| devices.constraints.iter().flatten())
 }
 
 /// Returns what the drivers of a claim are told, such as the ComputeDomain of a channel.
@@ -190,6 +260,7 @@ struct Written<'c> {
     device_class: Option<&'c str>,
     selectors: &'c [DeviceSelector],
     tolerates: bool,
+    count: i64,
 }
 
 fn written(claim: &ResourceClaim) -> impl Iterator<Item = Written<'_>> {
@@ -204,6 +275,7 @@ fn written(claim: &ResourceClaim) -> impl Iterator<Item = Written<'_>> {
             device_class: exactly.map(|one| &*one.device_class_name),
             selectors: selectors.unwrap_or_default(),
             tolerates: tolerations.is_some_and(|all| !all.is_empty()),
+            count: exactly.and_then(|one| one.count).unwrap_or(1),
         }
     })
 }

@@ -103,10 +103,8 @@ impl Writer {
     /// Returns the claims that the pod of a move needs from the queue.
     fn claims_of(&self, one: &Move) -> impl Iterator<Item = ResourceClaim> {
         let pod = &one.document;
-        let gpus = Named::of(pod).map(|named| {
-            let uuids = &one.placement.uuids;
-            claim::object(pod, &named, uuids, &one.asks, self.term)
-        });
+        let gpus = Named::of(pod)
+            .map(|named| claim::object(pod, &named, &one.placement, &one.asks, self.term));
         let channel = channel::named(pod).zip(one.channel.clone());
         let channel = channel.map(|(name, spec)| claim::made_for(pod, name, spec, self.term));
         gpus.into_iter().chain(channel)

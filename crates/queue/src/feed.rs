@@ -14,6 +14,7 @@ mod job;
 pub mod load;
 mod lost;
 mod neighbours;
+mod nics;
 pub mod node;
 mod objects;
 mod outcomes;

@@ -76,6 +76,8 @@ pub enum NoDriver {
     NoClass(Box<str>),
     /// No ResourceSlice lists a GPU.
     NoSlice,
+    /// No node lists enough NICs of the DeviceClass of this name.
+    NoNics(Box<str>),
 }
 
 impl fmt::Display for NoDriver {
@@ -83,6 +85,10 @@ impl fmt::Display for NoDriver {
         match self {
             Self::NoClass(name) => write!(out, "the queue sees no DeviceClass {name}"),
             Self::NoSlice => out.write_str("no ResourceSlice lists a GPU"),
+            Self::NoNics(name) => write!(
+                out,
+                "on no node, each GPU has as many NICs of DeviceClass {name} at its PCIe root as devices.nics names"
+            ),
         }
     }
 }
@@ -366,7 +372,7 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
 
 fn no_driver(why: &NoDriver, class: &str) -> String {
     format!(
-        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {why}: unless the nodes are yet to come, an administrator installs NVIDIA's DRA driver for GPUs and lets the queue see it, or uses another devices.mapping"
+        "class {class} gives GPUs by ResourceClaims (devices.mapping Claim), but {why}: unless the nodes are yet to come, an administrator installs the DRA drivers and lets the queue see them, or changes the class"
     )
 }
 

@@ -36,6 +36,9 @@ pub struct Placement {
     /// The UUIDs of its GPUs in rank order, if it gets them by a ResourceClaim.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uuids: Vec<String>,
+    /// The NICs of its GPUs, if its claim asks for some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<Box<Nics>>,
     /// The name of the ComputeDomain that gives the pods of its gang IMEX channels, in its namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_domain: Option<String>,
@@ -62,6 +65,25 @@ pub struct Placement {
     /// lost member knows its seat.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+}
+
+/// The NICs of the GPUs of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Nics {
+    /// The domain of the attribute that has the PCI addresses of these NICs, and its name.
+    pub attribute: (String, String),
+    /// The NICs of each GPU, in rank order.
+    pub of_gpus: Vec<Vec<Nic>>,
+}
+
+/// A NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Its PCI address.
+    pub at: String,
+    /// The name of its RDMA device.
+    pub rdma: String,
 }
 
 /// The seat of another member of the gang.

@@ -275,6 +275,7 @@ mod tests {
             node: Some("n1".to_owned()),
             gpus: vec![2, 3],
             uuids: Vec::new(),
+            nics: None,
             compute_domain: None,
             domain: None,
             rank: 0,

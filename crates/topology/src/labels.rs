@@ -106,6 +106,11 @@ pub const QUEUE_ORDER: &str = "nvlink-domains.io/queue-order.";
 /// Prefix of the pod annotations that list the GPUs of the claim of a container by UUID, in rank order;
 /// the same follows.
 pub const QUEUE_GPUS: &str = "nvlink-domains.io/queue-gpus.";
+/// Prefix of the annotations that list the RDMA devices of a container's NICs, in the order of its GPUs, as
+/// `NCCL_IB_HCA` does.
+pub const QUEUE_HCAS: &str = "nvlink-domains.io/queue-hcas.";
+/// The same with their ports, as `UCX_NET_DEVICES` and `NVSHMEM_HCA_LIST` do.
+pub const QUEUE_HCA_PORTS: &str = "nvlink-domains.io/queue-hca-ports.";
 /// The entry of a pod's `resourceClaims` by which it gets its GPUs from the queue.
 pub const CLAIM: &str = "nvlink-domains";
 /// The entry of a pod's `resourceClaims` by which it gets its IMEX channel from the queue.

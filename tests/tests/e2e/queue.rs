@@ -19,6 +19,7 @@ mod jobs;
 mod large;
 mod leaders;
 mod near;
+mod nics;
 mod operators;
 mod placed;
 mod resources;

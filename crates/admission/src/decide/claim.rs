@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::{Chosen, Gating, Refusal, Rule};
 
-/// The most requests of one claim (`DeviceRequestsMaxSize` of `resource.k8s.io/v1`).
+/// The most requests of one claim, and the most devices (`DeviceRequestsMaxSize` and
+/// `AllocationResultsMaxSize` of `resource.k8s.io/v1`).
 const MOST: u32 = 32;
 /// The most characters of a pod's name in that of its claim.
 const SHOWN: usize = 40;
@@ -29,7 +30,7 @@ pub(crate) fn is_named(pod: &Value) -> bool {
     entries(pod).next().is_some()
         || pod::containers(pod)
             .iter()
-            .any(|container| container.claimed().next().is_some())
+            .any(|one| one.claimed().next().is_some() || one.nics().next().is_some())
 }
 
 /// Reports whether the queue makes claims of this entry for pods of `class`.
@@ -65,6 +66,27 @@ fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
 #[must_use]
 pub fn request(rank: u32) -> String {
     format!("rank-{rank}")
+}
+
+/// Returns the name of the request for the NICs of the GPU of a rank.
+#[must_use]
+pub fn nics(rank: u32) -> String {
+    format!("{}{rank}", pod::NICS_OF)
+}
+
+/// Returns a list of RDMA devices for NCCL. Without `=`, mlx5_1 also matches mlx5_10: a storage or
+/// management card would carry traffic.
+#[must_use]
+pub fn hcas(devices: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = devices.iter().map(AsRef::as_ref).collect();
+    format!("={}", names.join(","))
+}
+
+/// Returns a list of RDMA devices with port 1, which nearly all of them have, for UCX and NVSHMEM.
+#[must_use]
+pub fn ports(devices: &[impl AsRef<str>]) -> String {
+    let ports = devices.iter().map(|name| format!("{}:1", name.as_ref()));
+    ports.collect::<Vec<_>>().join(",")
 }
 
 /// Returns the ranks of the requests that a container names.
@@ -215,11 +237,23 @@ pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String>
     match gating {
         _ if class.mapping != Mapping::Claim => None,
         Gating::Elsewhere(why) => Some(format!("the pod does not wait there, because {why}")),
-        _ if gpus > MOST => Some(format!(
-            "the pod requests {gpus} GPUs, but a claim can have at most {MOST}"
+        _ if gpus > most(class) => Some(format!(
+            "the pod requests {gpus} GPUs, but a claim can have at most {}{}",
+            most(class),
+            if class.nics.is_some() {
+                " with their NICs"
+            } else {
+                ""
+            }
         )),
         Gating::Queued | Gating::Unqueued => None,
     }
+}
+
+/// Returns the most GPUs of a claim of the class, whose NICs are devices, too.
+fn most(class: &Class) -> u32 {
+    let nics = class.nics.as_ref().map_or(0, |nics| nics.per_gpu);
+    MOST / nics.saturating_add(1)
 }
 
 /// Sets an entry of the pod's claims.
@@ -253,8 +287,14 @@ fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
     let mut changes = Vec::new();
     for (number, ranks) in ranks {
         let container = &containers[number];
-        let wanted: Vec<String> = ranks.into_iter().map(request).collect();
-        let known: Vec<&str> = container.claimed().collect();
+        let nics: Vec<String> = match class.nics {
+            Some(_) => ranks.iter().copied().map(nics).collect(),
+            None => Vec::new(),
+        };
+        let wanted: Vec<String> = ranks.into_iter().map(request).chain(nics).collect();
+        let known = list(container.value(), &["resources", "claims"]);
+        let known = known.filter(|one| pod::text(one, &["name"]) == labels::CLAIM);
+        let known: Vec<&str> = known.map(|one| pod::text(one, &["request"])).collect();
         let missing = match known.is_empty() {
             true => wanted,
             false if known == wanted => Vec::new(),

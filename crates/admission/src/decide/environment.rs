@@ -16,7 +16,7 @@ use nvlink_api::{
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Chosen, devices::Devices, refusal::Refusal};
+use super::{Chosen, claim, devices::Devices, refusal::Refusal};
 
 mod table;
 
@@ -198,7 +198,7 @@ impl Plan<'_> {
         let order = self.devices.order(container, gpus).into_iter();
         let mut wanted: Vec<_> = order.map(Wanted::fit).collect();
         if gpus >= 2 || self.chosen.spans {
-            wanted.extend(self.tuning());
+            wanted.extend(self.tuning(container));
         }
         if self.chosen.is_managed() {
             let value = match self.chosen.gets_channel() {
@@ -222,16 +222,36 @@ impl Plan<'_> {
         wanted
     }
 
-    fn tuning(&self) -> impl Iterator<Item = Wanted> {
-        let environment = &self.chosen.class.environment;
-        let rows = table::rows(environment, self.chosen.spans);
-        rows.filter_map(|row| {
+    fn tuning(&self, container: &Container<'_>) -> impl Iterator<Item = Wanted> {
+        let rows = table::rows(&self.chosen.class.environment, self.chosen.spans);
+        let key = claim::key(&claim::ranks_of(container));
+        rows.filter_map(move |row| {
             Some(Wanted {
                 name: row.name.to_owned(),
-                value: Text::Plain((row.value)(environment)?),
+                value: self.value(&row.value, &key)?,
                 unfit: self.host_network && row.names_interface(),
             })
         })
+    }
+
+    /// Returns the value of a variable of the container with this key; `None` if it is not set.
+    fn value(&self, of: &table::Value, key: &str) -> Option<Text> {
+        let class = &self.chosen.class;
+        let environment = &class.environment;
+        let devices = &environment.rdma_devices;
+        let rdma = class.nics.is_some() || !devices.is_empty();
+        match of {
+            table::Value::Class(value) => value(environment).map(Text::Plain),
+            table::Value::Sockets(_) if rdma => None,
+            table::Value::Sockets(value) => value(environment).map(Text::Plain),
+            table::Value::Rdma(_) | table::Value::Devices(_) if !rdma => None,
+            table::Value::Rdma(value) => Some(Text::Plain((*value).to_owned())),
+            // The queue writes the annotation when it has chosen the GPUs, and so their NICs.
+            table::Value::Devices(list) if class.nics.is_some() => {
+                Some(Text::Annotation(format!("{}{key}", list.annotation)))
+            }
+            table::Value::Devices(list) => Some(Text::Plain((list.of)(devices))),
+        }
     }
 }
 

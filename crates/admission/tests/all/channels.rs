@@ -144,3 +144,50 @@ fn no_pod_names_the_channel_of_another_one() {
     let text = refused(&open, &named(labels::CHANNEL));
     assert!(text.contains("only the webhook may name a claim"), "{text}");
 }
+
+#[test]
+fn nics_come_with_each_gpu_and_none_are_named_by_hand() {
+    let spec = json!({
+        "placement": {"whenUnavailable": "Queue"}, "environment": {"fabric": "MNNVL", "mnnvl": "Managed"},
+        "devices": {"mapping": "Claim", "nics": {"deviceClassName": "rdma", "perGpu": 2}},
+    });
+    let mut two = member();
+    let second = two["spec"]["containers"][0].clone();
+    two["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(second);
+    two["spec"]["containers"][1]["name"] = json!("second");
+    let admitted = admit(&spec, &two).unwrap();
+    let requests = |pod: &Value, container: usize| -> Vec<String> {
+        let claims = &pod["spec"]["containers"][container]["resources"]["claims"];
+        let claims = claims.as_array().unwrap().iter();
+        let ours = claims.filter(|one| one["name"] == labels::CLAIM);
+        ours.map(|one| one["request"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let gpus = requests(&admitted.pod, 0).len() / 2;
+    let of = |first: usize| -> Vec<String> {
+        let ranks = || first..first + gpus;
+        let all = ranks().map(|rank| format!("rank-{rank}"));
+        all.chain(ranks().map(|rank| format!("nics-{rank}")))
+            .collect()
+    };
+    assert_eq!(requests(&admitted.pod, 0), of(0));
+    assert_eq!(requests(&admitted.pod, 1), of(gpus));
+    // The API server may call again.
+    let again = admit(&spec, &admitted.pod).unwrap();
+    assert_eq!(again.patch.0, []);
+    // A pod that names NICs of a claim, of its own or of another one.
+    let mut forged = pod(2, json!({labels::CLASS: "own"}));
+    forged["spec"]["containers"][0]["resources"]["claims"] =
+        json!([{"name": labels::CLAIM, "request": "nics-0"}]);
+    let refused = |spec: &Value, pod: &Value| admit(spec, pod).unwrap_err().to_string();
+    assert!(refused(&spec, &forged).contains("which only the webhook writes"));
+    let open = json!({"placement": {"whenUnavailable": "Queue"}});
+    assert!(refused(&open, &forged).contains("only the webhook may name a claim"));
+    // 16 GPUs with two NICs each are more devices than a claim can have.
+    let many = pod(16, json!({labels::CLASS: "own"}));
+    let text = refused(&spec, &many);
+    assert!(text.contains("at most 10 with their NICs"), "{text}");
+}

@@ -313,6 +313,14 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
+            "a claim with the NICs of the GPUs, for a gang",
+            json!({
+                "placement": {"whenUnavailable": "Queue"}, "environment": {"fabric": "Infiniband"},
+                "devices": {"mapping": "Claim", "nics": {"deviceClassName": "rdma", "perGpu": 2}}
+            }),
+            pod(2, own(json!({labels::GANG: "g", labels::GANG_SIZE: "2"}))),
+        ),
+        devices(
             "the node's plugin orders the GPUs",
             json!({"devices": {"mapping": "Preferred"}}),
             pod(2, own(json!({}))),

@@ -65,6 +65,7 @@ impl Broken {
             queue: None,
             mapping: Mapping::default(),
             device_class: String::new(),
+            nics: None,
         };
         Self { reason, guard }
     }

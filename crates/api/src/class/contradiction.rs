@@ -40,6 +40,11 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
             "the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs",
         ));
     }
+    if spec.devices.nics.is_some() && spec.devices.mapping != Mapping::Claim {
+        return Err(InvalidClass::Placement(
+            "devices.nics needs the mapping Claim: the claim of a pod requests them with its GPUs",
+        ));
+    }
     let environment = spec.environment.as_ref();
     let managed = environment.is_some_and(|it| it.mnnvl == Some(Mnnvl::Managed));
     if managed && !queues {
@@ -122,6 +127,10 @@ mod tests {
             (
                 json!({"devices": {"mapping": "Claim"}}),
                 "whenUnavailable Queue",
+            ),
+            (
+                json!({"devices": {"nics": {"deviceClassName": "rdma"}}}),
+                "nics needs the mapping Claim",
             ),
             (
                 json!({"environment": {"fabric": "MNNVL", "mnnvl": "Managed"}}),

@@ -14,8 +14,13 @@ use super::{InvalidClass, word};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEnvironment {
     /// An RDMA fabric without RDMA devices.
-    #[error("spec.environment: fabric {0:?} needs rdmaDevices")]
+    #[error("spec.environment: fabric {0:?} needs rdmaDevices or devices.nics")]
     NoRdma(Fabric),
+    /// NICs with a fabric that does not use them, or besides RDMA devices of the class.
+    #[error(
+        "spec.devices.nics needs environment.fabric Infiniband, RoCE or MNNVL, without rdmaDevices: each pod uses the NICs of its claim"
+    )]
+    Nics,
     /// RDMA devices with a fabric that does not use them.
     #[error("spec.environment.rdmaDevices belongs to the fabrics Infiniband, RoCE and MNNVL")]
     Rdma,
@@ -52,22 +57,26 @@ const RESERVED: [&str; 3] = [
     "CUDA_DEVICE_ORDER",
 ];
 
-pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
+/// Checks an environment; `nics`: the pods of the class get NICs by their claims.
+pub(super) fn check(environment: &Environment, nics: bool) -> Result<(), InvalidClass> {
     let listed = !environment.rdma_devices.is_empty();
+    let sockets = matches!(
+        environment.fabric,
+        Fabric::None | Fabric::TCP | Fabric::PCIe
+    );
     match environment.fabric {
-        Fabric::Infiniband | Fabric::RoCE if !listed => {
+        _ if nics && (listed || sockets) => return Err(InvalidEnvironment::Nics.into()),
+        Fabric::Infiniband | Fabric::RoCE if !listed && !nics => {
             return Err(InvalidEnvironment::NoRdma(environment.fabric).into());
         }
-        Fabric::None | Fabric::TCP | Fabric::PCIe if listed => {
-            return Err(InvalidEnvironment::Rdma.into());
-        }
+        _ if sockets && listed => return Err(InvalidEnvironment::Rdma.into()),
         _ => {}
     }
     let misplaced = |field, needs| Err(InvalidEnvironment::Misplaced { field, needs }.into());
-    if environment.gpu_direct.is_some() && !listed {
+    if environment.gpu_direct.is_some() && !listed && !nics {
         return misplaced(
             "gpuDirect",
-            "is a distance to RDMA devices: set rdmaDevices",
+            "is a distance to RDMA devices: set rdmaDevices or devices.nics",
         );
     }
     let used = |mnnvl| mnnvl != Mnnvl::Disabled;
@@ -180,13 +189,30 @@ mod tests {
     #[track_caller]
     fn refused(environment: Value, expected: &str) {
         let environment = serde_json::from_value(environment).unwrap();
-        let error = check(&environment).unwrap_err().to_string();
+        let error = check(&environment, false).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 
     #[track_caller]
     fn accepted(environment: Value) {
-        check(&serde_json::from_value(environment).unwrap()).unwrap();
+        check(&serde_json::from_value(environment).unwrap(), false).unwrap();
+    }
+
+    #[test]
+    fn nics_take_the_place_of_rdma_devices() {
+        let checked = |environment: Value| {
+            let environment = serde_json::from_value(environment).unwrap();
+            check(&environment, true).map_err(|error| error.to_string())
+        };
+        for fabric in ["Infiniband", "RoCE", "MNNVL"] {
+            checked(json!({"fabric": fabric, "gpuDirect": "PIX"})).unwrap();
+            let twice = json!({"fabric": fabric, "rdmaDevices": ["mlx5_0"]});
+            assert!(checked(twice).unwrap_err().contains("without rdmaDevices"));
+        }
+        for fabric in ["None", "TCP", "PCIe"] {
+            let error = checked(json!({"fabric": fabric})).unwrap_err();
+            assert!(error.contains("nics needs environment.fabric"), "{error}");
+        }
     }
 
     #[test]

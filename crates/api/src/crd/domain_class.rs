@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
 
 pub use super::access::{Access, AccessMode};
 use super::condition::{self, Condition};
+pub use super::devices::{Devices, Mapping, Nics};
 pub use super::environment::{Environment, Fabric};
 pub use super::scope_labels::ScopeLabels;
 use super::with_unit;
@@ -72,6 +72,17 @@ use super::with_unit;
     validation = Rule::new(
         "self.devices.mapping != 'Claim' || self.placement.whenUnavailable == 'Queue'"
     ).message("the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs"),
+    validation = Rule::new("!has(self.devices.nics) || self.devices.mapping == 'Claim'")
+        .message("devices.nics needs the mapping Claim: the claim of a pod requests them with its GPUs"),
+    validation = Rule::new(
+        "!has(self.devices.nics) || has(self.environment) && self.environment.fabric in ['Infiniband', 'RoCE', 'MNNVL'] && (!has(self.environment.rdmaDevices) || self.environment.rdmaDevices.size() == 0)"
+    ).message("devices.nics needs environment.fabric Infiniband, RoCE or MNNVL, without rdmaDevices: each pod uses the NICs of its claim"),
+    validation = Rule::new(
+        "!has(self.environment) || !(self.environment.fabric in ['Infiniband', 'RoCE']) || has(self.devices.nics) || has(self.environment.rdmaDevices) && self.environment.rdmaDevices.size() > 0"
+    ).message(Message::Expression("'fabric ' + self.environment.fabric + ' needs rdmaDevices or devices.nics'".to_owned())),
+    validation = Rule::new(
+        "!has(self.environment) || !has(self.environment.gpuDirect) || has(self.devices.nics) || has(self.environment.rdmaDevices) && self.environment.rdmaDevices.size() > 0"
+    ).message("environment.gpuDirect is a distance to RDMA devices: set rdmaDevices or devices.nics"),
     validation = Rule::new(
         "!has(self.environment) || !has(self.environment.mnnvl) || self.environment.mnnvl != 'Managed' || self.placement.whenUnavailable == 'Queue'"
     ).message("environment.mnnvl Managed needs whenUnavailable Queue: the queue makes the IMEX channels"),
@@ -344,88 +355,6 @@ pub enum GangScopeName {
     /// Anywhere in the cluster.
     #[default]
     Cluster,
-}
-
-/// How a pod requests GPUs.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Devices {
-    /// What allocates the GPUs.
-    #[serde(default)]
-    pub mapping: Mapping,
-    /// The extended resource that stands for one whole GPU.
-    #[schemars(regex(pattern = r"^nvidia\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
-    #[x_kube(
-        validation = Rule::new("!self.startsWith('nvidia.com/mig-')")
-            .message("a MIG slice has no NVLink: name the resource of whole GPUs"),
-        validation = Rule::new("!self.endsWith('.shared')")
-            .message("a job cannot be placed on shared GPUs: name the resource of whole GPUs")
-    )]
-    #[serde(default = "gpu")]
-    pub resource_name: String,
-    /// The DeviceClass of whole GPUs, by which the mapping Claim requests them.
-    #[schemars(
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
-        length(max = 253)
-    )]
-    #[serde(default = "device_class")]
-    pub device_class_name: String,
-}
-
-impl Default for Devices {
-    fn default() -> Self {
-        Self {
-            mapping: Mapping::DevicePlugin,
-            resource_name: gpu(),
-            device_class_name: device_class(),
-        }
-    }
-}
-
-/// The resource that stands for one whole GPU, unless a class names another.
-pub const GPU: &str = "nvidia.com/gpu";
-
-fn gpu() -> String {
-    GPU.to_owned()
-}
-
-/// NVIDIA's DRA driver: its name, and that of its DeviceClass of whole GPUs.
-pub const GPU_DRIVER: &str = "gpu.nvidia.com";
-
-fn device_class() -> String {
-    GPU_DRIVER.to_owned()
-}
-
-/// What allocates GPUs to containers.
-#[derive(
-    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr,
-)]
-#[strum(const_into_str)]
-pub enum Mapping {
-    /// The device plugin, for an extended resource.
-    #[default]
-    DevicePlugin,
-    /// The device plugin, on nodes where `nvlink-exporter device-plugin` stands between it and the
-    /// kubelet: a container gets the best GPUs of those that are free, in the order of their ring.
-    Preferred,
-    /// A resource claim, which the queue creates with one request for each rank.
-    Claim,
-}
-
-impl Mapping {
-    /// Returns in words who chooses the GPUs of a container, and so how sure it is which it gets.
-    #[must_use]
-    pub fn certainty(self) -> &'static str {
-        match self {
-            Self::DevicePlugin => {
-                "the node's device plugin chooses the GPUs, which may be others, in any order"
-            }
-            Self::Preferred => {
-                "the container gets the best of the GPUs that are free when it starts, in the order of their ring"
-            }
-            Self::Claim => "the container gets exactly the GPUs that the queue chooses",
-        }
-    }
 }
 
 /// The scheduler that places the pods of a class. The webhook always writes their

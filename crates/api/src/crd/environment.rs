@@ -14,13 +14,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
-        "!(self.fabric in ['Infiniband', 'RoCE']) || has(self.rdmaDevices) && self.rdmaDevices.size() > 0"
-    ).message(Message::Expression("'fabric ' + self.fabric + ' needs rdmaDevices'".to_owned())),
-    validation = Rule::new(
         "self.fabric in ['Infiniband', 'RoCE', 'MNNVL'] || !has(self.rdmaDevices) || self.rdmaDevices.size() == 0"
     ).message("rdmaDevices belongs to the fabrics Infiniband, RoCE and MNNVL"),
-    validation = Rule::new("!has(self.gpuDirect) || has(self.rdmaDevices) && self.rdmaDevices.size() > 0")
-        .message("gpuDirect is a distance to RDMA devices: set rdmaDevices"),
     validation = Rule::new("!has(self.roce) || self.fabric == 'RoCE'")
         .message("roce belongs to the fabric RoCE"),
     validation = Rule::new("!has(self.mnnvl) || self.mnnvl == 'Disabled' || self.fabric == 'MNNVL'")

@@ -5,17 +5,23 @@ use std::{
     sync::Arc,
 };
 
-use nvlink_api::pod::DEVICE_CLASSES;
+use nvlink_api::{
+    crd::{GPU_DRIVER, devices},
+    pod::DEVICE_CLASSES,
+};
 
 use super::{
-    Holder, Holding, Name, Node,
-    dra::{Claim, DeviceClass, Slice, User},
+    Name,
+    dra::{Claim, DeviceClass, GpuSlice, Slice},
+    nics::{Gpu, Nic, Nics},
+    on_node::OnNode,
 };
 
 /// The slices and claims of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
-    pub(super) slices: BTreeMap<String, Arc<Slice>>,
+    slices: BTreeMap<String, Arc<GpuSlice>>,
+    nics: Nics,
     pub(super) claims: HashMap<Name, Arc<Claim>>,
     pub(super) classes: BTreeMap<String, DeviceClass>,
     /// The slices of each node.
@@ -26,22 +32,25 @@ pub struct Devices {
     in_pool: HashMap<String, BTreeSet<Name>>,
 }
 
-/// The GPUs of a node, by UUID.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct OnNode {
-    /// Those that the scheduler may allocate, or has.
-    pub usable: BTreeSet<String>,
-    /// Those that claims hold, by the pod that uses the claim, if there is one.
-    held: BTreeMap<Option<User>, BTreeSet<String>>,
-    /// Those that pods look at through claims with admin access.
-    looked_at: BTreeMap<User, BTreeSet<String>>,
-    /// The sets of which a claim must have exactly one; `None` if it may have any GPUs.
-    partitions: Option<Vec<BTreeSet<String>>>,
-}
-
 impl Devices {
-    /// Sets or removes a slice. Returns the nodes whose GPUs change.
+    /// Sets or removes a slice. Returns the nodes whose devices change.
     pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Vec<Name> {
+        let (gpus, nics) = match slice {
+            Some(Slice::Gpus(gpus)) => (Some(gpus), None),
+            Some(Slice::Nics(nics)) => (None, Some(nics)),
+            None => (None, None),
+        };
+        let mut changed = self.set_gpus(name, gpus);
+        changed.extend(self.nics.set(name, nics));
+        changed
+    }
+
+    /// Returns the names of the slices.
+    pub(super) fn slice_names(&self) -> impl Iterator<Item = &String> {
+        self.slices.keys().chain(self.nics.names())
+    }
+
+    fn set_gpus(&mut self, name: &str, slice: Option<GpuSlice>) -> Vec<Name> {
         let old = self.slices.get(name);
         if old.map(Arc::as_ref) == slice.as_ref() {
             return Vec::new();
@@ -84,6 +93,8 @@ impl Devices {
         };
         let before = old.map(|old| pools(old));
         let after = claim.as_ref().map(pools);
+        let others = |claim: Option<&Claim>| claim.map_or_else(Vec::new, |one| one.others.clone());
+        let (had, has) = (others(old.map(Arc::as_ref)), others(claim.as_ref()));
         for pool in before.iter().flatten() {
             if let Some(claims) = self.in_pool.get_mut(pool) {
                 claims.remove(name);
@@ -102,7 +113,11 @@ impl Devices {
         };
         let pools = before.into_iter().chain(after).flatten();
         let nodes = pools.filter_map(|pool| self.nodes.get(&pool)).flatten();
-        nodes.cloned().collect()
+        let mut changed: Vec<Name> = nodes.cloned().collect();
+        if had != has {
+            changed.extend(self.nics.hold(&had, &has));
+        }
+        changed
     }
 
     /// Sets or removes a DeviceClass. Reports whether that changes something.
@@ -150,7 +165,10 @@ impl Devices {
 
     /// Returns the names of the DeviceClasses of GPUs, with the extended resources that they serve.
     pub fn extended(&self) -> impl Iterator<Item = (&str, &str)> {
-        let gpus = self.classes.iter().filter(|(_, class)| class.gpus);
+        let gpus = self
+            .classes
+            .iter()
+            .filter(|(_, class)| class.is_for(GPU_DRIVER));
         gpus.filter_map(|(name, class)| Some((name.as_str(), class.resource.as_deref()?)))
     }
 
@@ -160,7 +178,29 @@ impl Devices {
         self.claims.get(id).map(Arc::as_ref)
     }
 
-    fn slices_of(&self, node: &str) -> impl Iterator<Item = &Slice> {
+    /// Returns the NICs of each GPU of a node with so many as `wanted`, by its UUID; `None` if one of its GPUs
+    /// has fewer.
+    #[must_use]
+    pub fn nics(
+        &self,
+        node: &str,
+        gpus: &OnNode,
+        wanted: &devices::Nics,
+    ) -> Option<BTreeMap<String, Vec<Nic>>> {
+        let class = self.classes.get(&wanted.device_class_name)?;
+        let all = gpus.roots.iter().map(|(root, address, uuid)| Gpu {
+            root,
+            address,
+            uuid,
+        });
+        let all: Vec<Gpu<'_>> = all.collect();
+        let serves = |driver: &str| class.is_for(driver);
+        let found = self.nics.of_gpus(node, &all, wanted.per_gpu, serves);
+        let mut usable = gpus.usable.iter();
+        usable.all(|uuid| found.contains_key(uuid)).then_some(found)
+    }
+
+    fn slices_of(&self, node: &str) -> impl Iterator<Item = &GpuSlice> {
         let names = self.on_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.slices.get(name).map(Arc::as_ref))
     }
@@ -176,7 +216,7 @@ impl Devices {
         let valid = self
             .slices_of(node)
             .filter(|slice| newest.get(&*slice.pool) == Some(&slice.generation));
-        let valid: Vec<&Slice> = valid.collect();
+        let valid: Vec<&GpuSlice> = valid.collect();
         let uuids = uuids(&valid);
         if uuids.is_empty() {
             return None;
@@ -186,6 +226,7 @@ impl Devices {
         let mut found = OnNode {
             usable: usable.filter_map(|device| device.uuid.clone()).collect(),
             partitions: partitions(&valid),
+            roots: roots(&valid),
             ..OnNode::default()
         };
         let claims = newest.keys().filter_map(|pool| self.in_pool.get(*pool));
@@ -199,7 +240,7 @@ impl Devices {
 
 /// Returns the partitions of the Fabric Manager, by the UUIDs of their GPUs: those of which all GPUs are
 /// listed. `None` if the driver lists no partition, so that claims may have any GPUs.
-fn partitions(slices: &[&Slice]) -> Option<Vec<BTreeSet<String>>> {
+fn partitions(slices: &[&GpuSlice]) -> Option<Vec<BTreeSet<String>>> {
     let devices = slices.iter().flat_map(|slice| slice.devices.values());
     let mut found: BTreeMap<(usize, i64), BTreeSet<String>> = BTreeMap::new();
     for device in devices {
@@ -213,8 +254,18 @@ fn partitions(slices: &[&Slice]) -> Option<Vec<BTreeSet<String>>> {
     (!found.is_empty()).then(|| found.into_iter().filter_map(whole).collect())
 }
 
+/// Returns PCIe root, PCI address and UUID of each GPU whose root is known.
+fn roots(slices: &[&GpuSlice]) -> BTreeSet<(String, String, String)> {
+    let devices = slices.iter().flat_map(|slice| slice.devices.values());
+    let known = devices.filter_map(|device| {
+        let address = device.address.clone().unwrap_or_default();
+        Some((device.root.clone()?, address, device.uuid.clone()?))
+    });
+    known.collect()
+}
+
 /// Returns the UUID of the GPU of each device, by pool and name.
-fn uuids<'s>(slices: &[&'s Slice]) -> HashMap<(&'s str, &'s str), &'s str> {
+fn uuids<'s>(slices: &[&'s GpuSlice]) -> HashMap<(&'s str, &'s str), &'s str> {
     let devices = || slices.iter().flat_map(|slice| slice.devices.values());
     let at: HashMap<&str, &str> = devices()
         .filter_map(|device| Some((device.address.as_deref()?, device.uuid.as_deref()?)))
@@ -231,106 +282,13 @@ fn uuids<'s>(slices: &[&'s Slice]) -> HashMap<(&'s str, &'s str), &'s str> {
     .collect()
 }
 
-impl OnNode {
-    /// Adds what a claim holds and looks at, with the UUIDs of the devices of the node.
-    fn add(&mut self, claim: &Claim, uuids: &HashMap<(&str, &str), &str>) {
-        let gpus = |names: &[(String, String)]| -> BTreeSet<String> {
-            let uuid = |(pool, device): &(String, String)| {
-                let uuid = uuids.get(&(pool.as_str(), device.as_str()))?;
-                Some((*uuid).to_owned())
-            };
-            names.iter().filter_map(uuid).collect()
-        };
-        let (held, looked_at) = (gpus(&claim.holds), gpus(&claim.looks));
-        let users: Vec<Option<User>> = match claim.users.is_empty() {
-            true => vec![None],
-            false => claim.users.iter().cloned().map(Some).collect(),
-        };
-        for user in users {
-            if let (Some(user), false) = (&user, looked_at.is_empty()) {
-                let known = self.looked_at.entry(user.clone()).or_default();
-                known.extend(looked_at.iter().cloned());
-            }
-            let known = self.held.entry(user).or_default();
-            known.extend(held.iter().cloned());
-        }
-    }
-
-    /// Returns the GPUs that a pod looks at and that it holds by no claim.
-    pub(super) fn only_looked_at(&self, pod: &Name, uid: Option<&str>) -> BTreeSet<&str> {
-        let mut all = BTreeSet::new();
-        for (user, looked_at) in &self.looked_at {
-            if user.pod == *pod && uid.is_none_or(|uid| user.uid == uid) {
-                let held = self.held.get(&Some(user.clone()));
-                let held = |uuid: &&String| held.is_some_and(|held| held.contains(*uuid));
-                all.extend(looked_at.iter().filter(|uuid| !held(uuid)).map(|it| &**it));
-            }
-        }
-        all
-    }
-
-    /// Reports whether the scheduler can allocate a GPU that no pod holds for which `counts` says
-    /// so. One that is held for no pod is about to be free.
-    #[must_use]
-    pub fn is_free(&self, uuid: &str, counts: &impl Fn(&User) -> bool) -> bool {
-        let users = self.held.iter().filter(|(_, held)| held.contains(uuid));
-        let held = users.filter_map(|(user, _)| user.as_ref()).any(counts);
-        self.usable.contains(uuid) && !held
-    }
-
-    /// Returns who holds the GPUs of a node: the users of claims.
-    pub(super) fn holders(&self, known: &Node) -> impl Iterator<Item = Holder> {
-        self.held.iter().map(|(user, uuids)| Holder {
-            pod: user.as_ref().map(|user| Holding {
-                id: user.pod.clone(),
-                uid: Some(user.uid.clone()),
-            }),
-            gpus: indices(known, uuids),
-        })
-    }
-
-    /// Returns the GPUs of a node that the scheduler does not allocate and that no claim holds.
-    pub(super) fn out(&self, known: &Node) -> Vec<u32> {
-        let usable = |uuid: &String| {
-            let mut held = self.held.values();
-            self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
-        };
-        let gpus = known.gpus.iter();
-        let out = gpus.filter(|gpu| !gpu.uuid.as_ref().is_some_and(usable));
-        out.map(|gpu| gpu.index).collect()
-    }
-}
-
-impl OnNode {
-    /// Reports whether a claim gets its GPUs only if they are exactly one partition.
-    #[must_use]
-    pub fn is_divided(&self) -> bool {
-        self.partitions.is_some()
-    }
-
-    /// Returns the partitions of a node with this topology, by the indices of their GPUs.
-    #[must_use]
-    pub fn partitions(&self, known: &Node) -> Option<Vec<Vec<u32>>> {
-        let sets = self.partitions.as_ref()?.iter();
-        let known = sets.map(|uuids| (uuids.len(), indices(known, uuids)));
-        let whole = known.filter(|(size, gpus)| gpus.len() == *size);
-        Some(whole.map(|(_, gpus)| gpus).collect())
-    }
-}
-
-/// Returns the indices of the GPUs with these UUIDs.
-fn indices(known: &Node, uuids: &BTreeSet<String>) -> Vec<u32> {
-    let gpus = known.gpus.iter();
-    let named = gpus.filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
-    named.map(|gpu| gpu.index).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use nvlink_api::crd::GPU_DRIVER;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::gpus::User;
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()

@@ -9,18 +9,28 @@ use k8s_openapi::api::resource::v1::{
 use nvlink_api::crd::GPU_DRIVER;
 use nvlink_topology::labels;
 
-use super::{Name, id};
+use super::{
+    Name, id,
+    nics::{self, ADDRESS, NicSlice, ROOT},
+};
 
-/// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
-const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 /// The driver's attributes with the partitions of the Fabric Manager that a GPU is in: the size
 /// follows, and the value is the number of the one partition of this size
 /// (`FabricManagerPartitioning`, <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu>).
 const PARTITION: &str = "partition";
 
+/// What a ResourceSlice lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slice {
+    /// GPUs.
+    Gpus(GpuSlice),
+    /// Devices that may be NICs.
+    Nics(NicSlice),
+}
+
 /// The GPUs in a ResourceSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct GpuSlice {
     pub(super) node: Name,
     pub(super) pool: String,
     pub(super) generation: i64,
@@ -38,6 +48,8 @@ pub(super) struct Device {
     pub(super) uuid: Option<String>,
     /// The PCI address of the GPU.
     pub(super) address: Option<String>,
+    /// The PCIe root of a whole GPU.
+    pub(super) root: Option<String>,
     /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing, and to one
     /// claim at a time.
     pub(super) usable: bool,
@@ -46,12 +58,18 @@ pub(super) struct Device {
 }
 
 impl Slice {
-    /// Reads a ResourceSlice by its `spec`; `None` if it has no whole GPUs of a node.
+    /// Reads a ResourceSlice by its `spec`; `None` if it has neither GPUs nor NICs of a node.
     #[must_use]
     pub fn of(spec: &ResourceSliceSpec) -> Option<Self> {
-        if spec.driver != GPU_DRIVER {
-            return None;
+        match spec.driver == GPU_DRIVER {
+            true => GpuSlice::of(spec).map(Self::Gpus),
+            false => NicSlice::of(spec).map(Self::Nics),
         }
+    }
+}
+
+impl GpuSlice {
+    fn of(spec: &ResourceSliceSpec) -> Option<Self> {
         let all = spec.devices.iter().flatten();
         let known = all.filter_map(|device| Some((device, Device::of(device)?)));
         let known: Vec<_> = known.collect();
@@ -92,6 +110,7 @@ impl Device {
         (uuid.is_some() || address.is_some() && !whole).then(|| Self {
             uuid: uuid.map(str::to_owned),
             address: address.map(str::to_owned),
+            root: attribute(ROOT).filter(|_| whole).map(str::to_owned),
             usable: whole && !is_shared(device) && !tainted,
             partitions: partitions(device),
         })
@@ -117,6 +136,8 @@ pub struct Claim {
     pub(super) holds: Vec<(String, String)>,
     /// Those that its pods look at with admin access. Others may hold them.
     pub(super) looks: Vec<(String, String)>,
+    /// The devices of other drivers that it holds.
+    pub(super) others: Vec<nics::Id>,
     /// What it asks for, if it is not allocated.
     asks: Vec<String>,
     /// The scheduler has allocated it.
@@ -140,8 +161,7 @@ pub struct User {
 pub struct DeviceClass {
     /// The extended resource that the scheduler serves by claims of this class.
     pub(super) resource: Option<String>,
-    /// It may be for GPUs, as far as its expressions tell.
-    pub(super) gpus: bool,
+    expressions: Vec<String>,
 }
 
 impl DeviceClass {
@@ -149,12 +169,17 @@ impl DeviceClass {
     #[must_use]
     pub fn of(spec: &DeviceClassSpec) -> Self {
         let selectors = spec.selectors.iter().flatten();
-        let mut expressions = selectors.filter_map(|one| Some(&one.cel.as_ref()?.expression));
+        let expressions = selectors.filter_map(|one| Some(&one.cel.as_ref()?.expression));
         Self {
             resource: spec.extended_resource_name.clone(),
-            gpus: spec.selectors.iter().flatten().count() == 0
-                || expressions.any(|expression| expression.contains(GPU_DRIVER)),
+            expressions: expressions.cloned().collect(),
         }
+    }
+
+    /// Reports whether it may be for devices of a driver, as far as its expressions tell.
+    pub(super) fn is_for(&self, driver: &str) -> bool {
+        let mut expressions = self.expressions.iter();
+        self.expressions.is_empty() || expressions.any(|one| one.contains(driver))
     }
 }
 
@@ -169,8 +194,16 @@ impl Claim {
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
         let results = devices.and_then(|devices| devices.results.as_ref());
-        let ours = results.into_iter().flatten();
-        let ours = ours.filter(|one| one.driver == GPU_DRIVER);
+        let results = results.into_iter().flatten();
+        let (ours, others): (Vec<_>, Vec<_>) = results.partition(|one| one.driver == GPU_DRIVER);
+        let others = others
+            .into_iter()
+            .filter(|one| one.admin_access != Some(true));
+        let other = |one: &DeviceRequestAllocationResult| {
+            let (driver, pool) = (one.driver.clone(), one.pool.clone());
+            (driver, pool, one.device.clone())
+        };
+        let ours = ours.into_iter();
         let (looks, holds): (Vec<_>, Vec<_>) = ours.partition(|one| one.admin_access == Some(true));
         let names = |of: Vec<&DeviceRequestAllocationResult>| {
             let name = |one: &DeviceRequestAllocationResult| (one.pool.clone(), one.device.clone());
@@ -191,6 +224,7 @@ impl Claim {
             },
             holds: names(holds),
             looks: names(looks),
+            others: others.map(other).collect(),
             allocated: allocation.is_some(),
             users: users.collect(),
             owner: owner.map(|owner| owner.uid.clone()),

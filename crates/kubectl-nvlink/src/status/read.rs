@@ -132,7 +132,7 @@ fn unseen(classes: &Kind, slices: &Kind, others: [&Kind; 2]) -> Option<String> {
         .values()
         .filter_map(|one| parse(one.get("spec")));
     let used = classes.any(|class| mapping(class) == Some("Claim".into()))
-        || listed.any(|spec| Slice::of(&spec).is_some());
+        || listed.any(|spec| matches!(Slice::of(&spec), Some(Slice::Gpus(_))));
     let mut dra = others.into_iter().chain([slices]);
     let hidden = dra.find_map(|kind| kind.hidden.clone());
     hidden.filter(|_| used)

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_planner::{Action, Millis, Name, Reject, Release};
+use nvlink_planner::{Action, Millis, Name, Reject, Release, Seat};
 use nvlink_topology::Pattern;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     execute::{Id, Move},
     feed::{Leaver, Lost, Place, Unclaimed},
     notice::{self, About},
-    placement::{Other, others},
+    placement::{Nics, Other, others},
     tally, words,
     writes::{CLASS_GONE, TIMEOUT, Write},
 };
@@ -128,15 +128,13 @@ impl State {
         }
     }
 
-    /// Returns the placements of a release. Fails if a pod needs a claim, and the UUIDs of its GPUs are
-    /// not known, or if it cannot get the channels of its gang.
+    /// Returns the placements of a release. Fails if a pod needs a claim, and the UUIDs or the NICs of its
+    /// GPUs are not known, or if it cannot get the channels of its gang.
     fn places(
         &self,
         release: &Release,
         now: Millis,
     ) -> Result<Vec<(Name, Placement)>, &'static str> {
-        const UNKNOWN: &str =
-            "the UUIDs of the GPUs that its ResourceClaim must name are not known";
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
@@ -144,19 +142,14 @@ impl State {
         let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
         let all: BTreeMap<u32, Other> = known.collect();
         let domain_of_gang = self.feed.compute_domain(release)?;
-        let seats = release.seats.iter().map(|seat| {
+        let place = |seat: &Seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let member = self.feed.member(&seat.pod);
             let gang = member.map(|member| member.gang.as_ref());
-            let uuids = match self.feed.named(&seat.pod) {
-                Some(_) => {
-                    let uuids = self.feed.uuids(seat.node.as_ref()?, &seat.gpus)?;
-                    Some(uuids).filter(|uuids| !uuids.is_empty())?
-                }
-                None => Vec::new(),
-            };
+            let (uuids, nics) = self.devices(seat)?;
             let placement = Placement {
                 uuids,
+                nics,
                 compute_domain: domain_of_gang.clone(),
                 plan: plan.clone(),
                 at,
@@ -171,9 +164,23 @@ impl State {
                 why: why.clone(),
                 others: others(&all, seat.rank),
             };
-            Some((seat.pod.clone(), placement))
-        });
-        seats.collect::<Option<_>>().ok_or(UNKNOWN)
+            Ok((seat.pod.clone(), placement))
+        };
+        release.seats.iter().map(place).collect()
+    }
+
+    /// Returns the UUIDs of the GPUs of a pod, and their NICs, which its claim asks for; nothing if it has none.
+    fn devices(&self, seat: &Seat) -> Result<(Vec<String>, Option<Box<Nics>>), &'static str> {
+        const UNKNOWN: &str =
+            "the UUIDs of the GPUs that its ResourceClaim must name are not known";
+        if self.feed.named(&seat.pod).is_none() {
+            return Ok((Vec::new(), None));
+        }
+        let node = seat.node.as_ref().ok_or(UNKNOWN)?;
+        let uuids = self.feed.uuids(node, &seat.gpus);
+        let uuids = uuids.filter(|uuids| !uuids.is_empty()).ok_or(UNKNOWN)?;
+        let nics = self.feed.nics(&seat.pod, node, &uuids)?;
+        Ok((uuids, nics))
     }
 
     /// Puts off a release.
@@ -201,6 +208,7 @@ impl State {
         tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
         let placement = Placement {
             uuids: Vec::new(),
+            nics: None,
             compute_domain: None,
             plan: self.plan(),
             at: stamp(now),
@@ -250,10 +258,16 @@ impl State {
             let gpus = self.planner(now).other_gpus(&pod, pattern, &without, now);
             let node = placement.node.as_deref().map(Name::from);
             let found = gpus.zip(node);
-            let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));
+            let named = found.and_then(|(gpus, node)| {
+                let uuids = self.feed.uuids(&node, &gpus)?;
+                let nics = self.feed.nics(&pod, &node, &uuids).ok()?;
+                Some((uuids, nics, gpus))
+            });
             // If there are none, the pod waits for these, and fails in the end.
-            let Some((uuids, gpus)) = named else { return };
-            (placement.uuids, placement.gpus) = (uuids, gpus);
+            let Some((uuids, nics, gpus)) = named else {
+                return;
+            };
+            (placement.uuids, placement.nics, placement.gpus) = (uuids, nics, gpus);
             placement.domain = None;
         }
         placement.at = stamp(now);

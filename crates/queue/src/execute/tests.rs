@@ -94,6 +94,7 @@ impl Api {
             asks: Asks {
                 device_class: "gpu.nvidia.com".to_owned(),
                 broken: false,
+                nics: None,
             },
             channel: None,
         };
@@ -266,9 +267,11 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
             let asks = Asks {
                 device_class: "gpu.nvidia.com".to_owned(),
                 broken: false,
+                nics: None,
             };
-            let uuids = ["GPU-0".to_owned()];
-            let claim = claim::object(&claiming(), &named, &uuids, &asks, 1);
+            let place = json!({"plan": "1-1", "at": "2026-08-01T10:00:00Z", "uuids": ["GPU-0"]});
+            let place = serde_json::from_value(place).unwrap();
+            let claim = claim::object(&claiming(), &named, &place, &asks, 1);
             (StatusCode::OK, serde_json::to_value(claim).unwrap())
         }
     });

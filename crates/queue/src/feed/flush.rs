@@ -210,8 +210,10 @@ impl Feed {
         });
         let partitions = devices.zip(known);
         let partitions = partitions.and_then(|(devices, known)| devices.partitions(known));
-        let named = devices.iter().filter(|_| named);
-        let named = named.map(|_| Name::from(CLAIMABLE));
+        let named = devices.filter(|_| named).into_iter().flat_map(|devices| {
+            let nics = self.nic_sets(name, devices);
+            nics.into_iter().chain([Name::from(CLAIMABLE)])
+        });
         let sets = sets.into_iter().chain(named);
         let sets = sets
             .chain(self.demands.met(name, node, &self.near))

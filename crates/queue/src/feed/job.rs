@@ -9,6 +9,7 @@ use super::{
     dra::{CLAIMABLE, serving},
     entry::{Entry, Expected, Pause},
     neighbours::Neighbours,
+    nics::claimable,
     spares::open_to,
 };
 use crate::{Assembly, Doubt, Life, Placement, assemble, notice::Obstacle, on_timeout, past::Past};
@@ -294,7 +295,7 @@ fn pause<'a>(waiting: &[(&Name, &'a Entry)]) -> Option<&'a Pause> {
 fn within(waiting: &[(&Name, &Entry)], waits: Option<Waits<'_>>, open: Option<Name>) -> Vec<Name> {
     let of_pod = |(_, pod): &(&Name, &Entry)| {
         let devices = match pod.claim {
-            Some(_) => Some(CLAIMABLE.into()),
+            Some(_) => Some(waits.map_or_else(|| CLAIMABLE.into(), |waits| claimable(waits.class))),
             None => waits.map(|waits| serving(&waits.class.resource)),
         };
         devices.into_iter().chain(pod.demand.clone())

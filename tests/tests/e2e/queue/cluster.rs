@@ -28,6 +28,11 @@ pub(super) fn device_of(gpu: u32) -> String {
     format!("gpu-{}", (gpu + 1) % 8)
 }
 
+/// Returns the PCIe root of a GPU: two share one.
+pub(super) fn root_of(gpu: u32) -> String {
+    format!("pci0000:{:x}0", gpu / 2 * 2)
+}
+
 /// A control plane with nodes that simulated exporters describe, a webhook, and a namespace whose
 /// pods have a class that queues.
 pub(super) struct Cluster {
@@ -67,7 +72,11 @@ impl Cluster {
     /// The same with a DRA driver on each node in place of a device plugin, a class whose GPUs come by
     /// claims, the policies, and a webhook with the rights of the chart and no more.
     pub(super) fn claiming(nodes: &[(&str, &str)], placement: Value) -> Self {
-        let spec = json!({"devices": {"mapping": "Claim"}});
+        Self::claiming_with(nodes, placement, json!({"devices": {"mapping": "Claim"}}))
+    }
+
+    /// The same with a class that says more besides its placement.
+    pub(super) fn claiming_with(nodes: &[(&str, &str)], placement: Value, spec: Value) -> Self {
         let this = Self::with(nodes, placement, spec);
         // That of NVIDIA's chart has a type, too: the claims of the queue need none.
         let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
@@ -129,7 +138,11 @@ impl Cluster {
         let gpus = (0..).zip(self.uuids(node)).flat_map(|(at, uuid)| {
             let mut device = json!({
                 "name": device_of(at),
-                "attributes": {"type": tag("gpu"), "uuid": tag(&uuid), "driverVersion": version},
+                "attributes": {
+                    "type": tag("gpu"), "uuid": tag(&uuid), "driverVersion": version,
+                    "resource.kubernetes.io/pcieRoot": tag(&root_of(at)),
+                    "resource.kubernetes.io/pciBusID": tag(&format!("0000:{at:x}0:00.0")),
+                },
             });
             if tainted.contains(&at) {
                 device["taints"] = json!([{"key": "example.com/bad", "effect": "NoSchedule"}]);

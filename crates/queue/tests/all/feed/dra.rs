@@ -20,7 +20,7 @@ use super::{
 
 const DRIVER: &str = "gpu.nvidia.com";
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
@@ -72,7 +72,7 @@ fn released(place: &Placement) -> Value {
 }
 
 /// Returns a pod that waits for a claim of the queue.
-fn claiming(name: &str, gpus: u32, version: u64) -> Value {
+pub(super) fn claiming(name: &str, gpus: u32, version: u64) -> Value {
     let mut pod = pod(name, 0, version);
     let ranks =
         (0..gpus).map(|rank| json!({"name": "nvlink-domains", "request": format!("rank-{rank}")}));
@@ -290,8 +290,11 @@ fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
         let asks = Asks {
             device_class,
             broken,
+            nics: None,
         };
-        object(&pod, &named, &["GPU-0".to_owned()], &asks, 1)
+        let mut place = placed(&[0], 0);
+        place.uuids = vec!["GPU-0".to_owned()];
+        object(&pod, &named, &place, &asks, 1)
     };
     let first = claim(DRIVER, false);
     assert!(asks_for(&first, &claim(DRIVER, false)));
@@ -336,9 +339,10 @@ fn a_claim_that_was_made_for_an_earlier_pod_of_the_name_is_not_its_own() {
     let asks = Asks {
         device_class: DRIVER.to_owned(),
         broken: false,
+        nics: None,
     };
     let named = Named::of(&released).unwrap();
-    let made_for = |pod: &Value| object(pod, &named, &place.uuids, &asks, 1);
+    let made_for = |pod: &Value| object(pod, &named, &place, &asks, 1);
     let mut namesake = released.clone();
     namesake["metadata"]["uid"] = json!("namesake");
     let mut earlier = made_for(&released);
@@ -369,9 +373,10 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
     let asks = Asks {
         device_class: DRIVER.to_owned(),
         broken: false,
+        nics: None,
     };
     let named = Named::of(&released).unwrap();
-    let claim = object(&released, &named, &place.uuids, &asks, 1);
+    let claim = object(&released, &named, &place, &asks, 1);
     queue
         .feed
         .claim(&id("team", "nvlink-domains-a"), Claim::of(&claim));

@@ -5,6 +5,7 @@ mod dra;
 mod gangs;
 mod lost;
 mod near;
+mod nics;
 mod outcomes;
 mod refused;
 mod resources;
