@@ -6,6 +6,7 @@ pub mod devices;
 mod document;
 mod dra;
 pub mod hardware;
+mod nearest;
 pub mod nics;
 pub mod node;
 mod on_node;

@@ -89,6 +89,46 @@ fn fields_of_the_queue_belong_to_classes_that_queue() {
     ]);
 }
 
+#[test]
+fn nics_take_the_place_of_rdma_devices() {
+    let class_of = |nics: Value, environment: Value| {
+        json!({
+            "placement": {"whenUnavailable": "Queue"}, "environment": environment,
+            "devices": {"mapping": "Claim", "nics": nics},
+        })
+    };
+    let nics = || json!({"deviceClassName": "rdma"});
+    let roce = || json!({"fabric": "RoCE"});
+    are_refused(&[
+        (
+            json!({"devices": {"nics": nics()}, "environment": roce()}),
+            "devices.nics needs the mapping Claim",
+        ),
+        (
+            class_of(nics(), json!({"fabric": "TCP"})),
+            "devices.nics needs environment.fabric",
+        ),
+        (
+            class_of(nics(), json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0"]})),
+            "without rdmaDevices",
+        ),
+        (
+            class_of(json!({"deviceClassName": "rdma", "perGpu": 0}), roce()),
+            "perGpu",
+        ),
+        (class_of(json!({"perGpu": 1}), roce()), "deviceClassName"),
+        (json!({"environment": {"gpuDirect": "PIX"}}), "gpuDirect"),
+    ]);
+    let class = class(
+        "nics",
+        class_of(nics(), json!({"fabric": "RoCE", "gpuDirect": "PIX"})),
+    );
+    let kubectl = control_plane().kubectl();
+    kubectl.create(&class).unwrap();
+    let made = kubectl.get(&["domainclass", "nics"]).unwrap();
+    assert_eq!(made["spec"]["devices"]["nics"]["perGpu"], 1);
+}
+
 fn are_refused(cases: &[(Value, &str)]) {
     for (spec, part) in cases {
         let class = class("contradiction", spec.clone()).to_string();

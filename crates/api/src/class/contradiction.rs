@@ -95,9 +95,33 @@ mod tests {
         }
     }
 
+    #[track_caller]
+    fn refused(cases: &[(Value, &str)]) {
+        for (contradiction, expected) in cases {
+            let error = check(&spec(contradiction.clone())).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_scheduler_has_its_own_fields() {
+        refused(&[
+            (json!({"scheduler": {"integration": "KAI"}}), "its Topology"),
+            (
+                json!({"scheduler": {"integration": "Kueue", "queue": "q"}}),
+                "topology and queue",
+            ),
+            (
+                json!({"scheduler": {"integration": "Volcano"}}),
+                "highestTier",
+            ),
+            (json!({"scheduler": {"highestTier": 1}}), "highestTier"),
+        ]);
+    }
+
     #[test]
     fn contradictions_are_named() {
-        for (contradiction, expected) in [
+        refused(&[
             (
                 json!({"placement": {"queueTimeout": "150s"}}),
                 "queueTimeout",
@@ -136,19 +160,6 @@ mod tests {
                 json!({"environment": {"fabric": "MNNVL", "mnnvl": "Managed"}}),
                 "Managed needs whenUnavailable Queue",
             ),
-            (json!({"scheduler": {"integration": "KAI"}}), "its Topology"),
-            (
-                json!({"scheduler": {"integration": "Kueue", "queue": "q"}}),
-                "topology and queue",
-            ),
-            (
-                json!({"scheduler": {"integration": "Volcano"}}),
-                "highestTier",
-            ),
-            (json!({"scheduler": {"highestTier": 1}}), "highestTier"),
-        ] {
-            let error = check(&spec(contradiction)).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
+        ]);
     }
 }

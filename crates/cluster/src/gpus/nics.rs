@@ -7,11 +7,17 @@
 //! each (`rdma system set netns exclusive`), the slice says nothing of the RDMA device then. So NICs are told
 //! apart by their PCI addresses.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    hash::Hash,
+};
 
 use k8s_openapi::api::resource::v1::{self, ResourceSliceSpec};
 
-use super::Name;
+use super::{
+    Name,
+    nearest::{nearest, position},
+};
 
 /// The attributes with the PCIe root and the PCI address of a device, which Kubernetes defines for all
 /// drivers.
@@ -69,6 +75,13 @@ impl NicSlice {
     }
 }
 
+impl NicSlice {
+    /// Returns its driver and its pool.
+    fn pool(&self) -> (String, String) {
+        (self.driver.clone(), self.pool.clone())
+    }
+}
+
 impl Device {
     fn of(device: &v1::Device, driver: &str) -> Option<Self> {
         let attributes = device.attributes.as_ref()?;
@@ -102,8 +115,20 @@ fn is_device(name: &str) -> bool {
 pub(super) struct Nics {
     slices: BTreeMap<String, NicSlice>,
     on_node: HashMap<Name, BTreeSet<String>>,
+    /// The slices of each pool, by driver and name.
+    in_pool: HashMap<(String, String), BTreeSet<String>>,
     /// The number of claims that have each device.
     held: HashMap<Id, u32>,
+}
+
+/// Removes a name from the set of a key.
+fn leave<K: Hash + Eq>(sets: &mut HashMap<K, BTreeSet<String>>, key: &K, name: &str) {
+    if let Some(names) = sets.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            sets.remove(key);
+        }
+    }
 }
 
 /// A GPU for which NICs are wanted.
@@ -131,39 +156,41 @@ impl Nics {
         if self.slices.get(name) == slice.as_ref() {
             return Vec::new();
         }
-        let mut changed = Vec::new();
-        if let Some(old) = self.slices.remove(name) {
-            if let Some(names) = self.on_node.get_mut(&old.node) {
-                names.remove(name);
-            }
-            changed.push(old.node);
+        let old = self.slices.remove(name);
+        let changed = old.iter().chain(&slice).map(|one| one.node.clone());
+        let changed = changed.collect();
+        if let Some(old) = old {
+            leave(&mut self.on_node, &old.node, name);
+            leave(&mut self.in_pool, &old.pool(), name);
         }
         if let Some(slice) = slice {
             let names = self.on_node.entry(slice.node.clone()).or_default();
             names.insert(name.to_owned());
-            changed.push(slice.node.clone());
+            let names = self.in_pool.entry(slice.pool()).or_default();
+            names.insert(name.to_owned());
             self.slices.insert(name.to_owned(), slice);
         }
-        self.on_node.retain(|_, names| !names.is_empty());
         changed
     }
 
-    /// Records that claims have no more, or that they have, these devices. Returns the nodes of these.
+    /// Records that a claim has no longer, or that it has, these devices. Returns the nodes of these.
     pub(super) fn hold(&mut self, before: &[Id], after: &[Id]) -> Vec<Name> {
         for id in after {
             *self.held.entry(id.clone()).or_default() += 1;
         }
         for id in before {
-            if let Some(claims) = self.held.get_mut(id) {
-                *claims -= 1;
+            if let Entry::Occupied(mut claims) = self.held.entry(id.clone()) {
+                *claims.get_mut() -= 1;
+                if *claims.get() == 0 {
+                    claims.remove();
+                }
             }
         }
-        self.held.retain(|_, claims| *claims > 0);
-        let changed = |slice: &&NicSlice| {
-            let mut ids = before.iter().chain(after);
-            ids.any(|(driver, pool, _)| *driver == slice.driver && *pool == slice.pool)
-        };
-        let slices = self.slices.values().filter(changed);
+        let ids = before.iter().chain(after);
+        let pools = ids.map(|(driver, pool, _)| (driver.clone(), pool.clone()));
+        let pools: BTreeSet<_> = pools.collect();
+        let slices = pools.iter().filter_map(|pool| self.in_pool.get(pool));
+        let slices = slices.flatten().filter_map(|name| self.slices.get(name));
         slices.map(|slice| slice.node.clone()).collect()
     }
 
@@ -249,49 +276,8 @@ fn share(gpus: &[Gpu<'_>], nics: &[Nic], per_gpu: usize) -> Vec<(String, Vec<Nic
         .collect()
 }
 
-/// Returns, for each of the `wants`, ascending, one of the `places`, ascending, each at most once, so that the
-/// sum of the distances is least. There are at least as many places. Some best choice is ascending, too.
-fn nearest(wants: &[u64], places: &[u64]) -> Vec<usize> {
-    let spare = places.len() - wants.len();
-    // The least sum for the wants from `at` on, if `skipped` places were left out before.
-    let mut least = vec![vec![0_u64; spare + 1]; wants.len() + 1];
-    let here = |least: &[Vec<u64>], at: usize, skipped: usize| {
-        let distance = places[at + skipped].abs_diff(wants[at]);
-        distance.saturating_add(least[at + 1][skipped])
-    };
-    for at in (0..wants.len()).rev() {
-        for skipped in (0..=spare).rev() {
-            let skip = (skipped < spare).then(|| least[at][skipped + 1]);
-            let here = here(&least, at, skipped);
-            least[at][skipped] = skip.map_or(here, |skip| skip.min(here));
-        }
-    }
-    let mut skipped = 0;
-    let choose = |at: usize| {
-        while here(&least, at, skipped) > least[at][skipped] {
-            skipped += 1;
-        }
-        at + skipped
-    };
-    (0..wants.len()).map(choose).collect()
-}
-
-/// Returns the position of a PCI address such as `0000:0f:00.0` in the order of all; 0 if it is none.
-fn position(address: &str) -> u64 {
-    let numbers = address.split([':', '.']);
-    let numbers = numbers.map(|number| u64::from_str_radix(number, 16));
-    let numbers: Vec<u64> = numbers.filter_map(Result::ok).collect();
-    match numbers[..] {
-        [domain, bus, device, function] if bus < 256 && device < 32 && function < 8 => {
-            (domain << 16) | (bus << 8) | (device << 3) | function
-        }
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
     use serde_json::{Value, json};
 
     use super::*;
@@ -409,7 +395,7 @@ mod tests {
         assert_eq!(shown(&nics, &PAIR[..1], 1), "G0:mlx5_0");
         nics.set("old", None);
         nics.set("other", None);
-        assert!(nics.slices.is_empty() && nics.on_node.is_empty());
+        assert!(nics.slices.is_empty() && nics.on_node.is_empty() && nics.in_pool.is_empty());
     }
 
     #[test]
@@ -440,44 +426,6 @@ mod tests {
             let mut bad = good.clone();
             bad[key] = value;
             assert_eq!(nic(bad, json!([])), "", "{key}");
-        }
-        assert_eq!(position("0000:0f:1f.7"), 0x0fff);
-        for odd in [
-            "",
-            "x",
-            "0f:00.0",
-            "0000:100:00.0",
-            "0000:00:20.0",
-            "0000:00:00.8:1",
-        ] {
-            assert_eq!(position(odd), 0, "{odd}");
-        }
-    }
-
-    /// Returns the least sum of distances by trying all choices.
-    fn by_force(wants: &[u64], places: &[u64]) -> u64 {
-        let Some((first, rest)) = wants.split_first() else {
-            return 0;
-        };
-        let without = |at: usize| [&places[..at], &places[at + 1..]].concat();
-        let sums =
-            (0..places.len()).map(|at| places[at].abs_diff(*first) + by_force(rest, &without(at)));
-        sums.min().unwrap()
-    }
-
-    proptest! {
-        #[test]
-        fn the_nearest_are_exact(
-            mut wants in proptest::collection::vec(0_u64..40, 0..4),
-            mut places in proptest::collection::vec(0_u64..40, 4..7),
-        ) {
-            wants.sort_unstable();
-            places.sort_unstable();
-            let chosen = nearest(&wants, &places);
-            prop_assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", chosen);
-            let pairs = wants.iter().zip(&chosen);
-            let sum: u64 = pairs.map(|(want, at)| places[*at].abs_diff(*want)).sum();
-            prop_assert_eq!(sum, by_force(&wants, &places));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The NICs that claims ask for with GPUs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvlink_api::{class::Class, crd::devices};
 use nvlink_cluster::gpus::{self, OnNode};
@@ -34,9 +34,12 @@ impl Feed {
         let classes = self.classes.values();
         let classes = classes.filter_map(|known| known.as_ref().ok());
         let nics = classes.filter_map(|class| class.nics.as_ref());
+        let sets: BTreeMap<Name, &devices::Nics> = nics.map(|one| (with_nics(one), one)).collect();
         let devices = self.gpus.devices();
-        let there = nics.filter(|nics| devices.nics(node, gpus, nics).is_some());
-        there.map(with_nics).collect()
+        let there = sets
+            .into_iter()
+            .filter(|(_, nics)| devices.nics(node, gpus, nics).is_some());
+        there.map(|(set, _)| set).collect()
     }
 
     /// Returns why claims get no such NICs on any node that exists; `None` if they might.
