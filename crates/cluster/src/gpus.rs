@@ -7,6 +7,7 @@ mod document;
 mod dra;
 pub mod hardware;
 mod nearest;
+pub mod nic_slice;
 pub mod nics;
 pub mod node;
 mod on_node;
@@ -17,6 +18,7 @@ use std::{
 };
 
 use nvlink_admission::view::Free;
+use nvlink_api::crd::devices::Nics;
 use nvlink_topology::Allocation;
 
 use devices::Devices;
@@ -172,6 +174,18 @@ impl Gpus {
     #[must_use]
     pub fn devices(&self) -> &Devices {
         &self.devices
+    }
+
+    /// Returns the NICs of each GPU of a node that has as many as `wanted`, by its UUID; `gpus` is what DRA lists
+    /// of the node.
+    #[must_use]
+    pub fn nics(
+        &self,
+        node: &str,
+        gpus: &OnNode,
+        wanted: &Nics,
+    ) -> BTreeMap<String, Vec<nics::Nic>> {
+        self.devices.nics(node, gpus, self.known(node), wanted)
     }
 
     /// Returns what is known of the GPUs of a node.

@@ -16,7 +16,7 @@ use nvlink_api::{crd::GPU_DRIVER, pod};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use nvlink_cluster::gpus::nics::ROOT;
+use nvlink_cluster::gpus::nic_slice::ROOT;
 
 use super::{
     Placement,
@@ -98,8 +98,6 @@ pub struct Asks {
     /// It is for GPUs that are marked as broken, which the class takes last: their exporter may
     /// taint them.
     pub broken: bool,
-    /// The DeviceClass of NICs, if the class gives some.
-    pub nics: Option<String>,
 }
 
 /// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
@@ -116,10 +114,9 @@ pub fn object(
     let uuids = (0..).zip(&placement.uuids);
     let mut requests: Vec<_> = uuids.map(|(rank, uuid)| asked(rank, uuid, asks)).collect();
     let mut constraints = Vec::new();
-    let nics = placement.nics.as_ref().filter(|_| named.nics);
-    if let Some((nics, class)) = nics.zip(asks.nics.as_ref()) {
+    if let Some(nics) = placement.nics.as_ref().filter(|_| named.nics) {
         for (rank, own) in (0..).zip(&nics.of_gpus) {
-            requests.push(asked_nics(rank, own, nics, class));
+            requests.push(asked_nics(rank, own, nics));
             constraints.push(DeviceConstraint {
                 requests: Some(vec![request(rank), self::nics(rank)]),
                 match_attribute: Some(ROOT.to_owned()),
@@ -138,21 +135,27 @@ pub fn object(
 }
 
 /// Returns the request for the NICs of the GPU of a rank.
-fn asked_nics(rank: u32, own: &[Nic], nics: &Nics, class: &str) -> DeviceRequest {
-    let (domain, name) = &nics.attribute;
-    let addresses: Vec<&str> = own.iter().map(|nic| &*nic.at).collect();
-    let addresses = json!(addresses);
-    let expression = format!("device.attributes[{domain:?}].?{name}.orValue(\"\") in {addresses}");
+fn asked_nics(rank: u32, own: &[Nic], nics: &Nics) -> DeviceRequest {
     DeviceRequest {
         name: self::nics(rank),
         exactly: Some(ExactDeviceRequest {
-            device_class_name: class.to_owned(),
-            selectors: Some(vec![selector(expression)]),
+            device_class_name: nics.device_class.clone(),
+            selectors: Some(vec![selector(expression_of_nics(own, nics))]),
             count: i64::try_from(own.len()).ok(),
             ..ExactDeviceRequest::default()
         }),
         ..DeviceRequest::default()
     }
+}
+
+/// Returns the CEL expression that these NICs meet.
+fn expression_of_nics(own: &[Nic], nics: &Nics) -> String {
+    let (domain, name) = &nics.attribute;
+    let addresses: Vec<&str> = own.iter().map(|nic| &*nic.at).collect();
+    let (driver, addresses) = (json!(nics.driver), json!(addresses));
+    format!(
+        "device.driver == {driver} && device.attributes[{domain:?}].?{name}.orValue(\"\") in {addresses}"
+    )
 }
 
 fn selector(expression: String) -> DeviceSelector {
@@ -214,20 +217,19 @@ fn asked(rank: u32, uuid: &str, asks: &Asks) -> DeviceRequest {
 /// text are escaped. A device need not have a UUID: without the question mark, one that has none,
 /// such as a MIG device that does not exist yet, would be an error for the scheduler.
 fn expression(uuid: &str) -> String {
-    format!("{}{}", of_gpu(), json!(uuid))
+    let uuid = json!(uuid);
+    format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == {uuid}")
 }
 
-/// Returns what the expressions for GPUs begin with.
-fn of_gpu() -> String {
-    format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == ")
-}
-
-/// Reports whether the expressions of a claim are those for these GPUs, in this order.
+/// Reports whether the expressions of a claim are those for the devices of a placement, in their order.
 #[must_use]
-pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
-    let wanted = uuids.iter().map(|uuid| expression(uuid));
-    let gpus = expressions.iter().filter(|one| one.starts_with(&of_gpu()));
-    wanted.eq(gpus.cloned())
+pub fn is_for(expressions: &[String], placement: &Placement) -> bool {
+    let gpus = placement.uuids.iter().map(|uuid| expression(uuid));
+    let nics = placement.nics.iter().flat_map(|nics| {
+        let own = nics.of_gpus.iter();
+        own.map(|own| expression_of_nics(own, nics))
+    });
+    gpus.chain(nics).eq(expressions.iter().cloned())
 }
 
 /// Reports whether a claim of the API server asks for the same as `wanted`, as far as the queue

@@ -27,6 +27,7 @@ mod volumes;
 mod writing;
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
@@ -74,6 +75,8 @@ pub struct Feed {
     pods: BTreeMap<Name, Entry>,
     /// Who holds the GPUs of nodes.
     gpus: Gpus,
+    /// The classes whose nodes have NICs for them, since something changed.
+    nic_classes: OnceCell<BTreeSet<String>>,
     /// The graphs that the planner knows of nodes.
     graphs: Graphs,
     /// The pods without devices.

@@ -71,7 +71,11 @@ pub struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Nics {
-    /// The domain of the attribute that has the PCI addresses of these NICs, and its name.
+    /// Their DeviceClass.
+    pub device_class: String,
+    /// Their driver.
+    pub driver: String,
+    /// The domain of the attribute that has their PCI addresses, and its name.
     pub attribute: (String, String),
     /// The NICs of each GPU, in rank order.
     pub of_gpus: Vec<Vec<Nic>>,

@@ -223,7 +223,12 @@ impl Chooser<'_> {
                 "class {name:?}, which claims this pod, was skipped: {refusal}"
             ));
         }
-        let why = claim::unfit(class, &Gating::of(self.facts.pod, class), gpus)?;
+        let why = claim::unfit(
+            class,
+            self.facts.pod,
+            &Gating::of(self.facts.pod, class),
+            gpus,
+        )?;
         Some(format!(
             "class {name:?}, which claims this pod, was skipped: it gives GPUs by claims of its queue, and {why}"
         ))

@@ -174,7 +174,7 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
     if class.mapping != Mapping::Claim {
         return Ok(());
     }
-    if let Some(why) = unfit(class, &chosen.gating, chosen.gpus) {
+    if let Some(why) = unfit(class, editor.document(), &chosen.gating, chosen.gpus) {
         return Err(refuse(format!(
             "class {:?} gives GPUs by claims of its queue, and {why}: change that, or use a class with another devices.mapping",
             class.name
@@ -233,9 +233,14 @@ fn by_device_class(pod: &Value) -> Option<&str> {
 }
 
 /// Returns why a pod of the class with so many GPUs cannot get them by a claim.
-pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String> {
+pub(super) fn unfit(class: &Class, pod: &Value, gating: &Gating, gpus: u32) -> Option<String> {
+    let on_host = pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
     match gating {
         _ if class.mapping != Mapping::Claim => None,
+        // DRANET refuses them when they start (RunPodSandbox of pkg/driver/nri_hooks.go).
+        _ if on_host && class.nics.is_some() => Some(
+            "the pod uses the host network (hostNetwork), where drivers give no NICs".to_owned(),
+        ),
         Gating::Elsewhere(why) => Some(format!("the pod does not wait there, because {why}")),
         _ if gpus > most(class) => Some(format!(
             "the pod requests {gpus} GPUs, but a claim can have at most {}{}",
@@ -251,7 +256,8 @@ pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String>
 }
 
 /// Returns the most GPUs of a claim of the class, whose NICs are devices, too.
-fn most(class: &Class) -> u32 {
+#[must_use]
+pub fn most(class: &Class) -> u32 {
     let nics = class.nics.as_ref().map_or(0, |nics| nics.per_gpu);
     MOST / nics.saturating_add(1)
 }
@@ -283,7 +289,15 @@ type Change = (Place, Vec<&'static str>, Vec<String>);
 /// Returns what changes in each container with GPUs.
 fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
     let containers = pod::containers(pod);
-    let (ranks, _) = ranks(&amounts(&containers, &class.resource));
+    let amounts = amounts(&containers, &class.resource);
+    let (ranks, _) = ranks(&amounts);
+    let mut without = containers
+        .iter()
+        .zip(&amounts)
+        .filter(|(_, (_, gpus))| *gpus == 0);
+    if let Some((container, _)) = without.find(|(one, _)| one.nics().next().is_some()) {
+        return Err(named_by_hand(container, class));
+    }
     let mut changes = Vec::new();
     for (number, ranks) in ranks {
         let container = &containers[number];
@@ -298,14 +312,7 @@ fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
         let missing = match known.is_empty() {
             true => wanted,
             false if known == wanted => Vec::new(),
-            false => {
-                return Err(refuse(format!(
-                    "container {:?} names requests of the claim {:?}, which only the webhook writes: remove them from resources.claims, and request {} in resources.limits",
-                    container.name(),
-                    labels::CLAIM,
-                    class.resource
-                )));
-            }
+            false => return Err(named_by_hand(container, class)),
         };
         let names = |one: &&str| {
             let list = container
@@ -318,6 +325,15 @@ fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
         changes.push((container.place(), lists, missing));
     }
     Ok(changes)
+}
+
+fn named_by_hand(container: &Container<'_>, class: &Class) -> Refusal {
+    refuse(format!(
+        "container {:?} names requests of the claim {:?}, which only the webhook writes: remove them from resources.claims, and request {} in resources.limits",
+        container.name(),
+        labels::CLAIM,
+        class.resource
+    ))
 }
 
 fn amounts(containers: &[Container<'_>], resource: &str) -> Vec<(Role, u32)> {

@@ -245,6 +245,10 @@ impl Plan<'_> {
             table::Value::Sockets(_) if rdma => None,
             table::Value::Sockets(value) => value(environment).map(Text::Plain),
             table::Value::Rdma(_) | table::Value::Devices(_) if !rdma => None,
+            table::Value::NicOfGpu(value) => {
+                let one = class.nics.as_ref().filter(|nics| nics.per_gpu == 1);
+                one.map(|_| Text::Plain((*value).to_owned()))
+            }
             table::Value::Rdma(value) => Some(Text::Plain((*value).to_owned())),
             // The queue writes the annotation when it has chosen the GPUs, and so their NICs.
             table::Value::Devices(list) if class.nics.is_some() => {

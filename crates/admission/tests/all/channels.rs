@@ -148,7 +148,7 @@ fn no_pod_names_the_channel_of_another_one() {
 #[test]
 fn nics_come_with_each_gpu_and_none_are_named_by_hand() {
     let spec = json!({
-        "placement": {"whenUnavailable": "Queue"}, "environment": {"fabric": "MNNVL", "mnnvl": "Managed"},
+        "placement": {"whenUnavailable": "Queue"}, "environment": {"fabric": "RoCE"},
         "devices": {"mapping": "Claim", "nics": {"deviceClassName": "rdma", "perGpu": 2}},
     });
     let mut two = member();
@@ -186,6 +186,23 @@ fn nics_come_with_each_gpu_and_none_are_named_by_hand() {
     assert!(refused(&spec, &forged).contains("which only the webhook writes"));
     let open = json!({"placement": {"whenUnavailable": "Queue"}});
     assert!(refused(&open, &forged).contains("only the webhook may name a claim"));
+    // A container without GPUs.
+    let mut beside = pod(2, json!({labels::CLASS: "own"}));
+    let sidecar = json!({"name": "beside", "resources": {
+        "claims": [{"name": labels::CLAIM, "request": "nics-0"}],
+    }});
+    beside["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(sidecar);
+    assert!(refused(&spec, &beside).contains("which only the webhook writes"));
+    let claiming = json!({
+        "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"},
+    });
+    assert!(refused(&claiming, &beside).contains("which only the webhook writes"));
+    let mut on_host = pod(2, json!({labels::CLASS: "own"}));
+    on_host["spec"]["hostNetwork"] = json!(true);
+    assert!(refused(&spec, &on_host).contains("hostNetwork"));
     // 16 GPUs with two NICs each are more devices than a claim can have.
     let many = pod(16, json!({labels::CLASS: "own"}));
     let text = refused(&spec, &many);

@@ -18,7 +18,7 @@ pub enum InvalidEnvironment {
     NoRdma(Fabric),
     /// NICs with a fabric that does not use them, or besides RDMA devices of the class.
     #[error(
-        "spec.devices.nics needs environment.fabric Infiniband, RoCE or MNNVL, without rdmaDevices: each pod uses the NICs of its claim"
+        "spec.devices.nics needs environment.fabric Infiniband or RoCE, without rdmaDevices: each pod uses the NICs of its claim"
     )]
     Nics,
     /// RDMA devices with a fabric that does not use them.
@@ -65,6 +65,8 @@ pub(super) fn check(environment: &Environment, nics: bool) -> Result<(), Invalid
         Fabric::None | Fabric::TCP | Fabric::PCIe
     );
     match environment.fabric {
+        // GPUs of such racks and their NICs have no PCIe root in common.
+        Fabric::MNNVL if nics => return Err(InvalidEnvironment::Nics.into()),
         _ if nics && (listed || sockets) => return Err(InvalidEnvironment::Nics.into()),
         Fabric::Infiniband | Fabric::RoCE if !listed && !nics => {
             return Err(InvalidEnvironment::NoRdma(environment.fabric).into());
@@ -204,12 +206,12 @@ mod tests {
             let environment = serde_json::from_value(environment).unwrap();
             check(&environment, true).map_err(|error| error.to_string())
         };
-        for fabric in ["Infiniband", "RoCE", "MNNVL"] {
+        for fabric in ["Infiniband", "RoCE"] {
             checked(json!({"fabric": fabric, "gpuDirect": "PIX"})).unwrap();
             let twice = json!({"fabric": fabric, "rdmaDevices": ["mlx5_0"]});
             assert!(checked(twice).unwrap_err().contains("without rdmaDevices"));
         }
-        for fabric in ["None", "TCP", "PCIe"] {
+        for fabric in ["None", "TCP", "PCIe", "MNNVL"] {
             let error = checked(json!({"fabric": fabric})).unwrap_err();
             assert!(error.contains("nics needs environment.fabric"), "{error}");
         }

@@ -75,8 +75,8 @@ use super::with_unit;
     validation = Rule::new("!has(self.devices.nics) || self.devices.mapping == 'Claim'")
         .message("devices.nics needs the mapping Claim: the claim of a pod requests them with its GPUs"),
     validation = Rule::new(
-        "!has(self.devices.nics) || has(self.environment) && self.environment.fabric in ['Infiniband', 'RoCE', 'MNNVL'] && (!has(self.environment.rdmaDevices) || self.environment.rdmaDevices.size() == 0)"
-    ).message("devices.nics needs environment.fabric Infiniband, RoCE or MNNVL, without rdmaDevices: each pod uses the NICs of its claim"),
+        "!has(self.devices.nics) || has(self.environment) && self.environment.fabric in ['Infiniband', 'RoCE'] && (!has(self.environment.rdmaDevices) || self.environment.rdmaDevices.size() == 0)"
+    ).message("devices.nics needs environment.fabric Infiniband or RoCE, without rdmaDevices: each pod uses the NICs of its claim"),
     validation = Rule::new(
         "!has(self.environment) || !(self.environment.fabric in ['Infiniband', 'RoCE']) || has(self.devices.nics) || has(self.environment.rdmaDevices) && self.environment.rdmaDevices.size() > 0"
     ).message(Message::Expression("'fabric ' + self.environment.fabric + ' needs rdmaDevices or devices.nics'".to_owned())),

@@ -11,9 +11,10 @@ use nvlink_api::{
 };
 
 use super::{
-    Name,
+    Name, Node,
     dra::{Claim, DeviceClass, GpuSlice, Slice},
-    nics::{Gpu, Nic, Nics},
+    nearest::position,
+    nics::{Gpu, Nic, Nics, Wanted},
     on_node::OnNode,
 };
 
@@ -178,26 +179,38 @@ impl Devices {
         self.claims.get(id).map(Arc::as_ref)
     }
 
-    /// Returns the NICs of each GPU of a node with so many as `wanted`, by its UUID; `None` if one of its GPUs
-    /// has fewer.
-    #[must_use]
-    pub fn nics(
+    /// Returns the NICs of each GPU of a node that has as many as `wanted`, by its UUID; `known` is what its exporter
+    /// published.
+    pub(super) fn nics(
         &self,
         node: &str,
         gpus: &OnNode,
+        known: Option<&Node>,
         wanted: &devices::Nics,
-    ) -> Option<BTreeMap<String, Vec<Nic>>> {
-        let class = self.classes.get(&wanted.device_class_name)?;
-        let all = gpus.roots.iter().map(|(root, address, uuid)| Gpu {
-            root,
-            address,
-            uuid,
+    ) -> BTreeMap<String, Vec<Nic>> {
+        let Some(class) = self.classes.get(&wanted.device_class_name) else {
+            return BTreeMap::new();
+        };
+        let at = |uuid: &str| {
+            known?
+                .gpus
+                .iter()
+                .find(|gpu| gpu.uuid.as_deref() == Some(uuid))?
+                .at
+        };
+        let all = gpus.roots.iter().filter_map(|(uuid, (root, address))| {
+            let own = address.as_deref().map(position);
+            let at = own.or_else(|| at(uuid))?;
+            Some(Gpu { root, at, uuid })
         });
         let all: Vec<Gpu<'_>> = all.collect();
-        let serves = |driver: &str| class.is_for(driver);
-        let found = self.nics.of_gpus(node, &all, wanted.per_gpu, serves);
-        let mut usable = gpus.usable.iter();
-        usable.all(|uuid| found.contains_key(uuid)).then_some(found)
+        let names = known.into_iter().flat_map(|known| &known.nics);
+        let wanted = Wanted {
+            per_gpu: wanted.per_gpu as usize,
+            serves: &|driver| class.is_for(driver),
+            names: &names.map(|(at, name)| (*at, &**name)).collect(),
+        };
+        self.nics.of_gpus(node, &all, wanted)
     }
 
     fn slices_of(&self, node: &str) -> impl Iterator<Item = &GpuSlice> {
@@ -254,12 +267,12 @@ fn partitions(slices: &[&GpuSlice]) -> Option<Vec<BTreeSet<String>>> {
     (!found.is_empty()).then(|| found.into_iter().filter_map(whole).collect())
 }
 
-/// Returns PCIe root, PCI address and UUID of each GPU whose root is known.
-fn roots(slices: &[&GpuSlice]) -> BTreeSet<(String, String, String)> {
+/// Returns PCIe root and PCI address of each GPU whose root is known, by UUID.
+fn roots(slices: &[&GpuSlice]) -> BTreeMap<String, (String, Option<String>)> {
     let devices = slices.iter().flat_map(|slice| slice.devices.values());
     let known = devices.filter_map(|device| {
-        let address = device.address.clone().unwrap_or_default();
-        Some((device.root.clone()?, address, device.uuid.clone()?))
+        let at = (device.root.clone()?, device.address.clone());
+        Some((device.uuid.clone()?, at))
     });
     known.collect()
 }

@@ -11,7 +11,7 @@ use nvlink_topology::labels;
 
 use super::{
     Name, id,
-    nics::{self, ADDRESS, NicSlice, ROOT},
+    nic_slice::{self, ADDRESS, NicSlice, ROOT},
 };
 
 /// The driver's attributes with the partitions of the Fabric Manager that a GPU is in: the size
@@ -137,7 +137,7 @@ pub struct Claim {
     /// Those that its pods look at with admin access. Others may hold them.
     pub(super) looks: Vec<(String, String)>,
     /// The devices of other drivers that it holds.
-    pub(super) others: Vec<nics::Id>,
+    pub(super) others: Vec<nic_slice::Id>,
     /// What it asks for, if it is not allocated.
     asks: Vec<String>,
     /// The scheduler has allocated it.

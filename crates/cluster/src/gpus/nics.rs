@@ -1,114 +1,22 @@
 //! NICs that DRA drivers list, and which of them belongs to which GPU of a node.
 //!
-//! Each GPU has NICs of its own, which follow from what the drivers list. So two pods with different GPUs never
-//! want the same NIC, and a later leader finds the same ones.
+//! Each GPU has NICs of its own, which follow from what the drivers list. So two pods of a class with different
+//! GPUs never want the same NIC, and a later leader finds the same ones.
 //!
 //! While a pod has a NIC, DRANET may see only its PCI function: where RDMA devices have one network namespace
-//! each (`rdma system set netns exclusive`), the slice says nothing of the RDMA device then. So NICs are told
-//! apart by their PCI addresses.
+//! each (`rdma system set netns exclusive`), the slice says nothing of the RDMA device then, nor afterwards until
+//! DRANET looks again. So NICs are told apart by their PCI addresses, and what was one stays one.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     hash::Hash,
 };
 
-use k8s_openapi::api::resource::v1::{self, ResourceSliceSpec};
-
 use super::{
     Name,
     nearest::{nearest, position},
+    nic_slice::{Device, Id, NicSlice},
 };
-
-/// The attributes with the PCIe root and the PCI address of a device, which Kubernetes defines for all
-/// drivers.
-pub const ROOT: &str = "resource.kubernetes.io/pcieRoot";
-pub(super) const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
-/// The same address, and the name of the RDMA device of a NIC, in the domain of its driver (`AttrPCIAddress` and
-/// `AttrRDMADevice` of pkg/apis/attributes.go, <https://github.com/kubernetes-sigs/dranet> of August 2026).
-const OWN_ADDRESS: &str = "pciAddress";
-const RDMA_DEVICE: &str = "rdmaDevice";
-
-/// The devices of a ResourceSlice that may be NICs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicSlice {
-    node: Name,
-    driver: String,
-    pool: String,
-    generation: i64,
-    /// By name.
-    devices: BTreeMap<String, Device>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
-    root: String,
-    address: Address,
-    /// Its RDMA device; `None` if it has none, or if a pod has it.
-    rdma: Option<String>,
-}
-
-/// The PCI address of a device, by which a claim can ask for it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Address {
-    value: String,
-    /// The attribute that has it: its domain and its name.
-    of: (String, &'static str),
-}
-
-/// Driver, pool and name of a device.
-pub(super) type Id = (String, String, String);
-
-impl NicSlice {
-    /// Reads a ResourceSlice by its `spec`; `None` if it has no devices of a node with PCIe roots.
-    pub(super) fn of(spec: &ResourceSliceSpec) -> Option<Self> {
-        let devices = spec.devices.iter().flatten();
-        let devices = devices
-            .filter_map(|device| Some((device.name.clone(), Device::of(device, &spec.driver)?)));
-        let devices: BTreeMap<String, Device> = devices.collect();
-        (!devices.is_empty()).then_some(Self {
-            node: spec.node_name.as_deref()?.into(),
-            driver: spec.driver.clone(),
-            pool: spec.pool.name.clone(),
-            generation: spec.pool.generation,
-            devices,
-        })
-    }
-}
-
-impl NicSlice {
-    /// Returns its driver and its pool.
-    fn pool(&self) -> (String, String) {
-        (self.driver.clone(), self.pool.clone())
-    }
-}
-
-impl Device {
-    fn of(device: &v1::Device, driver: &str) -> Option<Self> {
-        let attributes = device.attributes.as_ref()?;
-        let text = |name: &str| attributes.get(name)?.string.clone();
-        // The driver's own attributes may have its domain, but need not.
-        let own = |name: &str| text(&format!("{driver}/{name}")).or_else(|| text(name));
-        let mut taints = device.taints.iter().flatten();
-        let tainted = taints.any(|taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute"));
-        let standard = || {
-            let (domain, name) = ADDRESS.split_once('/')?;
-            Some((text(ADDRESS)?, (domain.to_owned(), name)))
-        };
-        let address = own(OWN_ADDRESS).map(|value| (value, (driver.to_owned(), OWN_ADDRESS)));
-        let (value, of) = address.or_else(standard).filter(|_| !tainted)?;
-        Some(Self {
-            root: text(ROOT)?,
-            address: Address { value, of },
-            rdma: own(RDMA_DEVICE).filter(|name| is_device(name)),
-        })
-    }
-}
-
-/// Reports whether a text is the name of an RDMA device: it becomes part of lists.
-fn is_device(name: &str) -> bool {
-    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    (1..64).contains(&name.len()) && name.bytes().all(valid)
-}
 
 /// The NICs of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +27,8 @@ pub(super) struct Nics {
     in_pool: HashMap<(String, String), BTreeSet<String>>,
     /// The number of claims that have each device.
     held: HashMap<Id, u32>,
+    /// Of each device that a slice listed while no claim had it, whether it ever did RDMA.
+    seen: HashMap<Id, bool>,
 }
 
 /// Removes a name from the set of a key.
@@ -135,19 +45,32 @@ fn leave<K: Hash + Eq>(sets: &mut HashMap<K, BTreeSet<String>>, key: &K, name: &
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gpu<'g> {
     pub(super) root: &'g str,
-    pub(super) address: &'g str,
+    /// Its PCI address, as [`position`] numbers it.
+    pub(super) at: u64,
     pub(super) uuid: &'g str,
 }
 
 /// A NIC that belongs to a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
+    /// The driver that lists it.
+    pub driver: String,
     /// Its PCI address.
     pub address: String,
     /// The attribute that has the address: its domain and its name.
     pub attribute: (String, &'static str),
-    /// Its RDMA device; `None` while a claim has the NIC.
+    /// Its RDMA device; `None` while a claim has the NIC, or while nobody knows it.
     pub rdma: Option<String>,
+}
+
+/// What is wanted of a node.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'w> {
+    pub(super) per_gpu: usize,
+    /// Reports whether a driver can serve it.
+    pub(super) serves: &'w dyn Fn(&str) -> bool,
+    /// The RDMA devices that the exporter sees on the node, by their positions.
+    pub(super) names: &'w BTreeMap<u64, &'w str>,
 }
 
 impl Nics {
@@ -159,7 +82,7 @@ impl Nics {
         let old = self.slices.remove(name);
         let changed = old.iter().chain(&slice).map(|one| one.node.clone());
         let changed = changed.collect();
-        if let Some(old) = old {
+        if let Some(old) = &old {
             leave(&mut self.on_node, &old.node, name);
             leave(&mut self.in_pool, &old.pool(), name);
         }
@@ -168,9 +91,26 @@ impl Nics {
             names.insert(name.to_owned());
             let names = self.in_pool.entry(slice.pool()).or_default();
             names.insert(name.to_owned());
+            self.see(&slice);
             self.slices.insert(name.to_owned(), slice);
         }
+        if let Some(old) = old.filter(|old| !self.in_pool.contains_key(&old.pool())) {
+            for device in old.devices.keys() {
+                self.seen.remove(&old.id(device));
+            }
+        }
         changed
+    }
+
+    fn see(&mut self, slice: &NicSlice) {
+        for (name, device) in &slice.devices {
+            let id = slice.id(name);
+            if device.does_rdma {
+                self.seen.insert(id, true);
+            } else if !self.held.contains_key(&id) {
+                self.seen.entry(id).or_insert(false);
+            }
+        }
     }
 
     /// Records that a claim has no longer, or that it has, these devices. Returns the nodes of these.
@@ -199,18 +139,35 @@ impl Nics {
         self.slices.keys()
     }
 
-    /// Returns the NICs that belong to the GPUs of a node, by UUID: `per_gpu` each, of drivers for which
-    /// `serves` says so. A GPU that would get fewer gets none.
+    /// Returns the NICs that belong to the GPUs of a node, by UUID. A GPU that would get too few gets none.
     pub(super) fn of_gpus(
         &self,
         node: &str,
         gpus: &[Gpu<'_>],
-        per_gpu: u32,
-        serves: impl Fn(&str) -> bool,
+        wanted: Wanted<'_>,
     ) -> BTreeMap<String, Vec<Nic>> {
+        let mut at_root: BTreeMap<&str, Vec<Gpu<'_>>> = BTreeMap::new();
+        for gpu in gpus {
+            at_root.entry(gpu.root).or_default().push(*gpu);
+        }
+        let mut nics = self.at_roots(node, wanted);
+        let given = at_root.into_iter().flat_map(|(root, mut gpus)| {
+            gpus.sort_unstable();
+            let nics = nics.remove(root).unwrap_or_default();
+            share(&gpus, nics, wanted.per_gpu)
+        });
+        given.collect()
+    }
+
+    /// Returns the NICs of a node by PCIe root and position, each with whether its interface is down.
+    fn at_roots(
+        &self,
+        node: &str,
+        wanted: Wanted<'_>,
+    ) -> BTreeMap<&str, BTreeMap<u64, (Nic, bool)>> {
         let names = self.on_node.get(node).into_iter().flatten();
         let slices = names.filter_map(|name| self.slices.get(name));
-        let slices = slices.filter(|slice| serves(&slice.driver));
+        let slices = slices.filter(|slice| (wanted.serves)(&slice.driver));
         // A driver replaces the slices of a pool one by one.
         let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
         for slice in slices.clone() {
@@ -220,53 +177,63 @@ impl Nics {
         }
         let valid = slices
             .filter(|slice| newest.get(&(&*slice.driver, &*slice.pool)) == Some(&slice.generation));
-        let mut at_root: BTreeMap<&str, (Vec<Gpu<'_>>, Vec<Nic>)> = BTreeMap::new();
-        for gpu in gpus {
-            at_root.entry(gpu.root).or_default().0.push(*gpu);
-        }
-        for (slice, name, device) in valid.flat_map(|slice| {
-            let devices = slice.devices.iter();
-            devices.map(move |(name, device)| (slice, name, device))
-        }) {
-            let nic = self.nic(slice, name, device);
-            if let (Some(nic), Some((_, nics))) = (nic, at_root.get_mut(&*device.root)) {
-                nics.push(nic);
+        let mut found: BTreeMap<&str, BTreeMap<u64, (Nic, bool)>> = BTreeMap::new();
+        for slice in valid {
+            for (name, device) in &slice.devices {
+                let Some(nic) = self.nic(slice, name, device, wanted) else {
+                    continue;
+                };
+                let at_root = found.entry(&device.root).or_default();
+                let at = position(&device.address);
+                // Two drivers may list the same card, and a claim may have it by either.
+                let taken = nic.rdma.is_none();
+                let (known, _) = at_root.entry(at).or_insert((nic, device.down));
+                known.rdma.take_if(|_| taken);
             }
         }
-        let given = at_root.into_values().flat_map(|(mut gpus, mut nics)| {
-            gpus.sort_by_cached_key(|gpu| (position(gpu.address), gpu.uuid));
-            nics.sort_by_cached_key(|nic| (position(&nic.address), nic.clone()));
-            // Two drivers may list the same device.
-            nics.dedup_by(|a, b| a.address == b.address);
-            share(&gpus, &nics, per_gpu as usize)
-        });
-        given.collect()
+        found
     }
 
-    /// Returns a device as a NIC that does RDMA; `None` if it is none. One that a claim has is one, whatever
-    /// the slice says now.
-    fn nic(&self, slice: &NicSlice, name: &str, device: &Device) -> Option<Nic> {
-        let id = (slice.driver.clone(), slice.pool.clone(), name.to_owned());
+    /// Returns a device as a NIC that does RDMA; `None` if it is none. One that a claim has had since before this
+    /// process saw it is taken for one.
+    fn nic(
+        &self,
+        slice: &NicSlice,
+        name: &str,
+        device: &Device,
+        wanted: Wanted<'_>,
+    ) -> Option<Nic> {
+        let id = slice.id(name);
         let held = self.held.contains_key(&id);
-        (held || device.rdma.is_some()).then(|| Nic {
-            address: device.address.value.clone(),
-            attribute: device.address.of.clone(),
-            rdma: device.rdma.clone().filter(|_| !held),
+        let known = || wanted.names.get(&position(&device.address));
+        let rdma = device.rdma.clone();
+        let rdma = rdma.or_else(|| known().map(|name| (*name).to_owned()));
+        self.seen.get(&id).copied().unwrap_or(held).then(|| Nic {
+            driver: slice.driver.clone(),
+            address: device.address.clone(),
+            attribute: device.attribute.clone(),
+            rdma: rdma.filter(|_| !held && device.does_rdma),
         })
     }
 }
 
 /// Gives each of the GPUs at a PCIe root `per_gpu` of its NICs, both in the order of their addresses, so that
 /// the sum of the distances is least. Firmware and kernel number buses depth first, so devices below one switch have
-/// neighbouring addresses. If there are too few NICs, the last GPUs get none.
-fn share(gpus: &[Gpu<'_>], nics: &[Nic], per_gpu: usize) -> Vec<(String, Vec<Nic>)> {
+/// neighbouring addresses. NICs that are down are for want of others only. If there are too few, the last GPUs
+/// get none.
+fn share(
+    gpus: &[Gpu<'_>],
+    nics: BTreeMap<u64, (Nic, bool)>,
+    per_gpu: usize,
+) -> Vec<(String, Vec<Nic>)> {
+    let up = nics.values().filter(|(_, down)| !down).count();
+    let enough = up >= gpus.len().saturating_mul(per_gpu);
+    let nics = nics.into_iter().filter(|(_, (_, down))| !enough || !down);
+    let (places, nics): (Vec<u64>, Vec<Nic>) = nics.map(|(at, (nic, _))| (at, nic)).unzip();
     let fed = gpus.len().min(nics.len() / per_gpu.max(1));
-    let wants: Vec<u64> = gpus[..fed]
-        .iter()
-        .flat_map(|gpu| std::iter::repeat_n(position(gpu.address), per_gpu))
-        .collect();
-    let places: Vec<u64> = nics.iter().map(|nic| position(&nic.address)).collect();
-    let chosen = nearest(&wants, &places);
+    let wants = gpus[..fed].iter();
+    let wants = wants.flat_map(|gpu| std::iter::repeat_n(gpu.at, per_gpu));
+    let chosen = nearest(&wants.collect::<Vec<_>>(), &places);
     let of = |at: usize| {
         let own = &chosen[at * per_gpu..(at + 1) * per_gpu];
         own.iter().map(|nic| nics[*nic].clone()).collect()
@@ -281,6 +248,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::gpus::nic_slice::{ADDRESS, ROOT};
 
     fn device(name: &str, root: &str, rdma: &Value) -> Value {
         let mut attributes = json!({
@@ -310,18 +278,28 @@ mod tests {
     const PAIR: [Gpu<'_>; 2] = [
         Gpu {
             root: "a",
-            address: "0000:10:00.0",
+            at: 0x1000,
             uuid: "G0",
         },
         Gpu {
             root: "a",
-            address: "0000:20:00.0",
+            at: 0x2000,
             uuid: "G1",
         },
     ];
 
-    fn shown(nics: &Nics, gpus: &[Gpu<'_>], per_gpu: u32) -> String {
-        let given = nics.of_gpus("n1", gpus, per_gpu, |driver| driver == "dra.net");
+    const NONE: &BTreeMap<u64, &str> = &BTreeMap::new();
+
+    fn wanted(per_gpu: usize, serves: &dyn Fn(&str) -> bool) -> Wanted<'_> {
+        Wanted {
+            per_gpu,
+            serves,
+            names: NONE,
+        }
+    }
+
+    fn shown(nics: &Nics, gpus: &[Gpu<'_>], per_gpu: usize) -> String {
+        let given = nics.of_gpus("n1", gpus, wanted(per_gpu, &|driver| driver == "dra.net"));
         let name = |nic: &Nic| nic.rdma.clone().unwrap_or_else(|| nic.address.clone());
         let gpus = given.iter().map(|(uuid, own)| {
             let own: Vec<String> = own.iter().map(name).collect();
@@ -350,8 +328,8 @@ mod tests {
             ..PAIR[0]
         }];
         assert_eq!(shown(&nics, &elsewhere, 1), "");
-        assert!(nics.of_gpus("n2", &PAIR, 1, |_| true).is_empty());
-        assert!(nics.of_gpus("n1", &PAIR, 1, |_| false).is_empty());
+        assert!(nics.of_gpus("n2", &PAIR, wanted(1, &|_| true)).is_empty());
+        assert!(nics.of_gpus("n1", &PAIR, wanted(1, &|_| false)).is_empty());
     }
 
     #[test]
@@ -371,10 +349,76 @@ mod tests {
         assert_eq!(shown(&nics, &PAIR, 1), "G0:0000:11:00.0 G1:mlx5_1");
         // The claim is gone, and DRANET has not looked again.
         assert_eq!(nics.hold(&[id], &[]), ["n1".into()]);
-        assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_1");
+        assert_eq!(shown(&nics, &PAIR, 1), "G0:0000:11:00.0 G1:mlx5_1");
         nics.set("s", listed(&free));
         assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0 G1:mlx5_1");
         assert!(nics.held.is_empty());
+    }
+
+    #[test]
+    fn a_device_without_rdma_is_no_nic_although_a_claim_has_it() {
+        let mut nics = Nics::default();
+        let all = [("11", "a", Some("mlx5_0")), ("10", "a", None)];
+        nics.set("s", listed(&all));
+        let of = |name: &str| ("dra.net".to_owned(), "n1".to_owned(), name.to_owned());
+        nics.hold(&[], &[of("0000-10-00-0")]);
+        assert_eq!(shown(&nics, &PAIR[..1], 1), "G0:mlx5_0");
+        // A leader that saw neither of them without a claim takes both for NICs.
+        let mut later = Nics::default();
+        later.hold(&[], &[of("0000-10-00-0"), of("0000-11-00-0")]);
+        later.set("s", listed(&[("11", "a", None), ("10", "a", None)]));
+        assert_eq!(shown(&later, &PAIR[..1], 2), "G0:0000:10:00.0+0000:11:00.0");
+        later.set("s", None);
+        assert!(later.seen.is_empty());
+    }
+
+    /// Up to v1.4.0, DRANET says of a NIC with an interface that it does RDMA, but not by which device.
+    #[test]
+    fn the_exporter_knows_names_that_the_driver_does_not() {
+        let mut nics = Nics::default();
+        let mut old = device("0000:11:00.0", "a", &Value::Null);
+        old["attributes"]["dra.net/rdma"] = json!({"bool": true});
+        nics.set("s", slice("dra.net", 1, &[old]));
+        assert_eq!(shown(&nics, &PAIR[..1], 1), "G0:0000:11:00.0", "unknown");
+        let names = BTreeMap::from([(0x1100, "mlx5_4")]);
+        let known = Wanted {
+            names: &names,
+            ..wanted(1, &|_| true)
+        };
+        let given = nics.of_gpus("n1", &PAIR[..1], known);
+        assert_eq!(given["G0"][0].rdma.as_deref(), Some("mlx5_4"));
+    }
+
+    #[test]
+    fn nics_that_are_down_are_for_want_of_others() {
+        let mut down = device("0000:10:00.1", "a", &json!("mlx5_0"));
+        down["attributes"]["dra.net/state"] = json!({"string": "down"});
+        let up = device("0000:12:00.0", "a", &json!("mlx5_1"));
+        let mut nics = Nics::default();
+        nics.set("s", slice("dra.net", 1, &[down, up]));
+        assert_eq!(shown(&nics, &PAIR[..1], 1), "G0:mlx5_1");
+        assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0 G1:mlx5_1");
+    }
+
+    #[test]
+    fn a_card_that_two_drivers_list_is_taken_if_either_gave_it_away() {
+        let mut nics = Nics::default();
+        let one = |driver: &str| {
+            let mut device = device("0000:11:00.0", "a", &json!("mlx5_0"));
+            device["attributes"]["rdmaDevice"] = json!({"string": "mlx5_0"});
+            device["attributes"]["pciAddress"] = json!({"string": "0000:11:00.0"});
+            slice(driver, 1, &[device])
+        };
+        nics.set("s", one("dra.net"));
+        nics.set("t", one("sriov"));
+        let id = (
+            "sriov".to_owned(),
+            "n1".to_owned(),
+            "0000-11-00-0".to_owned(),
+        );
+        nics.hold(&[], &[id]);
+        let given = nics.of_gpus("n1", &PAIR[..1], wanted(1, &|_| true));
+        assert_eq!(given["G0"][0].rdma, None);
     }
 
     #[test]

@@ -8,7 +8,11 @@ use nvlink_topology::{
     missing_links, own_missing_links,
 };
 
-use super::hardware::{Hardware, Hardwares};
+use super::{
+    hardware::{Hardware, Hardwares},
+    nearest::position,
+    nic_slice::is_device,
+};
 
 /// What a node published. Memory: about 2 KiB for 8 GPUs.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub struct Node {
     /// The share of one GPU in the RDMA devices, bytes per second in one direction; `None` if it
     /// is not known.
     pub network: Option<u64>,
+    /// The RDMA devices that its exporter sees, with the positions of their PCI addresses.
+    pub(super) nics: Vec<(u64, Box<str>)>,
     /// Whether MIG splits a GPU.
     pub mig: bool,
     /// Who holds which GPUs by its exporter's report; `None` if it reports nothing. Others may know
@@ -42,6 +48,8 @@ pub struct Node {
 pub struct Gpu {
     pub index: u32,
     pub uuid: Option<String>,
+    /// The position of its PCI address.
+    pub(super) at: Option<u64>,
     pub model: Option<String>,
     /// The NVLinks that are up, and those that should be up; `None` if they are not known.
     pub links: Option<Links>,
@@ -114,6 +122,7 @@ impl Node {
         let gpus = gpus.map(|(gpu, own_missing)| Gpu {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
+            at: gpu.pci_bus_id.as_deref().map(position),
             model: gpu.model.clone(),
             links: links(gpu, spec),
             own_missing: own_missing.unwrap_or(0),
@@ -140,6 +149,7 @@ impl Node {
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             network: Capacity::of(spec).inter_node,
+            nics: nics(spec),
             mig: spec.gpus.iter().any(|gpu| gpu.mig_enabled),
             allocations,
             hardware: hardwares.of(spec),
@@ -189,6 +199,12 @@ impl Node {
         }
         models
     }
+}
+
+fn nics(spec: &NodeTopologySpec) -> Vec<(u64, Box<str>)> {
+    let named = spec.nics.iter().filter(|nic| is_device(&nic.name));
+    let known = named.filter_map(|nic| Some((position(nic.pci_bus_id.as_deref()?), &*nic.name)));
+    known.map(|(at, name)| (at, name.into())).collect()
 }
 
 fn links(gpu: &nvlink_topology::Gpu, spec: &NodeTopologySpec) -> Option<Links> {

@@ -18,8 +18,8 @@ pub struct OnNode {
     pub(super) looked_at: BTreeMap<User, BTreeSet<String>>,
     /// The sets of which a claim must have exactly one; `None` if it may have any GPUs.
     pub(super) partitions: Option<Vec<BTreeSet<String>>>,
-    /// PCIe root, PCI address and UUID of each GPU whose root is known.
-    pub(super) roots: BTreeSet<(String, String, String)>,
+    /// PCIe root and PCI address of each GPU whose root is known, by UUID.
+    pub(super) roots: BTreeMap<String, (String, Option<String>)>,
 }
 
 impl OnNode {

@@ -252,11 +252,21 @@ impl State {
         let Some((document, mut placement)) = self.feed.released(&pod) else {
             return;
         };
-        if !without.is_empty() {
+        let node = placement.node.as_deref().map(Name::from);
+        let again = || {
+            self.feed
+                .nics(&pod, node.as_ref()?, &placement.uuids)
+                .ok()?
+        };
+        let other =
+            again().filter(|nics| !without.is_empty() && Some(nics) != placement.nics.as_ref());
+        if other.is_some() {
+            // The GPUs may be right, and the NICs wrong.
+            placement.nics = other;
+        } else if !without.is_empty() {
             let pattern = self.feed.member(&pod).map(|member| member.pattern);
             let pattern = pattern.unwrap_or(Pattern::AllReduce);
             let gpus = self.planner(now).other_gpus(&pod, pattern, &without, now);
-            let node = placement.node.as_deref().map(Name::from);
             let found = gpus.zip(node);
             let named = found.and_then(|(gpus, node)| {
                 let uuids = self.feed.uuids(&node, &gpus)?;

@@ -94,7 +94,6 @@ impl Api {
             asks: Asks {
                 device_class: "gpu.nvidia.com".to_owned(),
                 broken: false,
-                nics: None,
             },
             channel: None,
         };
@@ -267,7 +266,6 @@ async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
             let asks = Asks {
                 device_class: "gpu.nvidia.com".to_owned(),
                 broken: false,
-                nics: None,
             };
             let place = json!({"plan": "1-1", "at": "2026-08-01T10:00:00Z", "uuids": ["GPU-0"]});
             let place = serde_json::from_value(place).unwrap();

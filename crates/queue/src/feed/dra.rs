@@ -34,7 +34,7 @@ pub(super) fn serving(resource: &str) -> Name {
 /// Returns the name of the set of nodes where new pods of a class get GPUs.
 pub fn giving(class: &Class) -> Name {
     match class.mapping {
-        Mapping::Claim => claimable(class),
+        Mapping::Claim => claimable(class, true),
         Mapping::DevicePlugin | Mapping::Preferred => serving(&class.resource),
     }
 }
@@ -163,7 +163,7 @@ impl Feed {
                 Some(NoDriver::NoClass(class.device_class.as_str().into()))
             }
             None => Some(NoDriver::NoSlice),
-            Some(_) => class.nics.as_ref().and_then(|nics| self.lacks_nics(nics)),
+            Some(_) => self.lacks_nics(class),
         }
     }
 
@@ -184,7 +184,6 @@ impl Feed {
         Asks {
             device_class: class
                 .map_or_else(|| GPU_DRIVER.to_owned(), |class| class.device_class.clone()),
-            nics: class.and_then(|class| Some(class.nics.as_ref()?.device_class_name.clone())),
             broken: gpus.any(|gpu| placement.gpus.contains(&gpu.index) && !gpu.faults.is_empty()),
         }
     }

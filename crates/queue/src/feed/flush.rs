@@ -1,6 +1,6 @@
 //! Tells the planner what has changed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_api::crd::domain_class::Order;
 use nvlink_cluster::gpus::{Holding, OnNode};
@@ -47,6 +47,9 @@ impl Feed {
         self.retie();
         self.respare();
         let changed = std::mem::take(&mut self.changed);
+        if !changed.nodes.is_empty() || !changed.classes.is_empty() {
+            self.nic_classes.take();
+        }
         self.flush_classes(&changed.classes, planner);
         for name in &changed.nodes {
             planner.node(name, self.steady_state(name, now));
@@ -196,7 +199,9 @@ impl Feed {
             pod: one.pod.map(|pod| self.holder(name, pod)),
             gpus: one.gpus,
         });
-        let out = gpus.out();
+        let nics = devices.map_or_else(BTreeMap::new, |on| self.nics_of_node(name, node, on));
+        let mut out = gpus.out();
+        out.extend(Self::without_nics(&gpus, &nics));
         let out = (!out.is_empty()).then_some(Held {
             pod: None,
             gpus: out,
@@ -210,10 +215,9 @@ impl Feed {
         });
         let partitions = devices.zip(known);
         let partitions = partitions.and_then(|(devices, known)| devices.partitions(known));
-        let named = devices.filter(|_| named).into_iter().flat_map(|devices| {
-            let nics = self.nic_sets(name, devices);
-            nics.into_iter().chain([Name::from(CLAIMABLE)])
-        });
+        let named = named && devices.is_some();
+        let named = named.then(|| nics.into_keys().chain([Name::from(CLAIMABLE)]));
+        let named = named.into_iter().flatten();
         let sets = sets.into_iter().chain(named);
         let sets = sets
             .chain(self.demands.met(name, node, &self.near))

@@ -294,8 +294,11 @@ fn pause<'a>(waiting: &[(&Name, &'a Entry)]) -> Option<&'a Pause> {
 /// not to use these.
 fn within(waiting: &[(&Name, &Entry)], waits: Option<Waits<'_>>, open: Option<Name>) -> Vec<Name> {
     let of_pod = |(_, pod): &(&Name, &Entry)| {
-        let devices = match pod.claim {
-            Some(_) => Some(waits.map_or_else(|| CLAIMABLE.into(), |waits| claimable(waits.class))),
+        let devices = match &pod.claim {
+            Some(claim) => Some(waits.map_or_else(
+                || CLAIMABLE.into(),
+                |waits| claimable(waits.class, claim.nics),
+            )),
             None => waits.map(|waits| serving(&waits.class.resource)),
         };
         devices.into_iter().chain(pod.demand.clone())

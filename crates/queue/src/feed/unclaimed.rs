@@ -47,7 +47,7 @@ impl Feed {
                 }
                 None => Vec::new(),
                 // An earlier leader has not finished.
-                Some(found) if !claim::is_for(found.asks(), &placement.uuids) => Vec::new(),
+                Some(found) if !claim::is_for(found.asks(), placement) => Vec::new(),
                 Some(_) => {
                     let without = self.out_of_reach(pod, entry, placement);
                     if without.is_empty() {

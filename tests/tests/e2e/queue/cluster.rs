@@ -141,7 +141,6 @@ impl Cluster {
                 "attributes": {
                     "type": tag("gpu"), "uuid": tag(&uuid), "driverVersion": version,
                     "resource.kubernetes.io/pcieRoot": tag(&root_of(at)),
-                    "resource.kubernetes.io/pciBusID": tag(&format!("0000:{at:x}0:00.0")),
                 },
             });
             if tainted.contains(&at) {

@@ -1,7 +1,7 @@
 //! Claims that ask for the NICs next to their GPUs, of a stand-in of DRANET: the slices that it writes, by
-//! pkg/inventory/db.go and pkg/apis/attributes.go of August 2026, where RDMA devices have a network namespace
-//! each (`rdma system set netns exclusive`). While a pod has a NIC, DRANET sees its PCI function, but neither
-//! its interface nor its RDMA device.
+//! pkg/inventory/db.go and pkg/apis/attributes.go of August 2026 (commit f258477), where RDMA devices have a
+//! network namespace each (`rdma system set netns exclusive`). While a pod has a NIC, DRANET sees its PCI
+//! function, but neither its interface nor its RDMA device.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,65 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, SOON, job, root_of, waits};
 
-/// The GPU next to each NIC: names follow the slots, which are not in the order of the GPUs.
-const GPUS: [u32; 8] = [2, 3, 0, 1, 6, 7, 4, 5];
-
-fn address_of(gpu: u32) -> String {
-    format!("0000:{gpu:x}1:00.0")
+/// What DRANET says of the RDMA devices of NICs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// Up to v1.4.0: not which ones they are, so the exporter's names are used.
+    Old,
+    /// After commit cc754d2.
+    New,
 }
 
-fn device_of(gpu: u32) -> String {
-    address_of(gpu).replace([':', '.'], "-")
+/// The NICs of node `n1`, by the GPU next to each: their PCI addresses and RDMA devices, as its exporter sees them.
+fn cards(cluster: &Cluster) -> BTreeMap<u32, (String, String)> {
+    let topology = cluster.plane.kubectl().get(&["nodetopology", "n1"]);
+    let nics = topology.unwrap()["spec"]["nics"].clone();
+    let nics = nics.as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let card = |nic: &Value| {
+        let gpus = nic["gpus"].as_array()?;
+        let gpu = gpus.first().filter(|_| gpus.len() == 1)?.as_u64()?;
+        let gpu = u32::try_from(gpu).unwrap();
+        Some((gpu, (text(&nic["pciBusId"]), text(&nic["name"]))))
+    };
+    nics.filter_map(card).collect()
 }
 
-fn rdma_of(gpu: u32) -> String {
-    let at = GPUS.iter().position(|one| *one == gpu).unwrap();
-    format!("mlx5_{at}")
+/// Returns the name of a device, by `NormalizePCIAddress` of pkg/names.
+fn device_of(address: &str) -> String {
+    format!("pci-{}", address.replace([':', '.'], "-"))
 }
 
-/// Writes the slice of DRANET for node `n1`; pods have the NICs of the GPUs `in_use`. The node's own NIC is not
-/// published, but one without RDMA is, at the root of GPUs 0 and 1.
-fn publish(cluster: &Cluster, in_use: &[u32]) {
+/// Writes the slice of DRANET for node `n1`; pods have the NICs of the GPUs `in_use`. One without RDMA is at the root
+/// of GPUs 0 and 1.
+fn publish(cluster: &Cluster, version: Version, in_use: &[u32]) {
     let text = |text: &str| json!({"string": text});
-    let nic = |gpu: u32| {
+    let nic = |(gpu, (address, name)): (u32, (String, String))| {
         let away = in_use.contains(&gpu);
         let mut attributes = json!({
-            "dra.net/pciAddress": text(&address_of(gpu)),
+            "dra.net/pciAddress": text(&address),
             "resource.kubernetes.io/pcieRoot": text(&root_of(gpu)),
             "dra.net/rdma": {"bool": !away},
         });
         if !away {
-            attributes["dra.net/rdmaDevice"] = text(&rdma_of(gpu));
             attributes["dra.net/ifName"] = text(&format!("gpu{gpu}rdma0"));
+            attributes["dra.net/state"] = text("up");
             attributes["dra.net/encapsulation"] = text("ether");
         }
-        json!({"name": device_of(gpu), "attributes": attributes})
+        if !away && version == Version::New {
+            attributes["dra.net/rdmaDevice"] = text(&name);
+        }
+        json!({"name": device_of(&address), "attributes": attributes})
     };
-    let storage = json!({"name": "0000-00-02-0", "attributes": {
-        "dra.net/pciAddress": text("0000:00:02.0"), "dra.net/ifName": text("ens2"),
+    let storage = json!({"name": device_of("0000:01:00.0"), "attributes": {
+        "dra.net/pciAddress": text("0000:01:00.0"), "dra.net/ifName": text("ens2"),
         "resource.kubernetes.io/pcieRoot": text(&root_of(0)), "dra.net/rdma": {"bool": false},
     }});
-    let devices: Vec<Value> = (0..8).map(nic).chain([storage]).collect();
+    let devices: Vec<Value> = cards(cluster)
+        .into_iter()
+        .map(nic)
+        .chain([storage])
+        .collect();
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
         "metadata": {"name": "n1-dra.net"},
@@ -77,18 +97,18 @@ fn nics(cluster: &Cluster, pod: &Value) -> Vec<u32> {
         })
         .collect();
     let ranks = by_request.len() / 2;
-    let gpu_with = |device: &str, of: fn(u32) -> String| {
-        let mut gpus = 0..8;
-        gpus.find(|gpu| of(*gpu) == device).unwrap()
-    };
+    let cards = cards(cluster);
     let of_ranks = (0..ranks).map(|rank| {
-        let nic = gpu_with(by_request[&*format!("nics-{rank}")], device_of);
         let gpu = by_request[&*format!("rank-{rank}")];
-        assert_eq!(gpu_with(gpu, super::cluster::device_of), nic, "the nearest");
-        nic
+        let gpu = (0..8)
+            .find(|one| super::cluster::device_of(*one) == gpu)
+            .unwrap();
+        let nic = by_request[&*format!("nics-{rank}")];
+        assert_eq!(nic, device_of(&cards[&gpu].0), "the nearest to {gpu}");
+        gpu
     });
     let own: Vec<u32> = of_ranks.collect();
-    let names: Vec<String> = own.iter().map(|gpu| rdma_of(*gpu)).collect();
+    let names: Vec<&str> = own.iter().map(|gpu| &*cards[gpu].1).collect();
     let annotation = |key: &str| {
         let key = format!("nvlink-domains.io/{key}.0-{}-{ranks}", ranks - 1);
         pod["metadata"]["annotations"][key].clone()
@@ -122,7 +142,7 @@ fn start() -> Cluster {
         "spec": {"selectors": [{"cel": {"expression": expression}}]},
     });
     cluster.plane.kubectl().create(&class).unwrap();
-    publish(&cluster, &[]);
+    publish(&cluster, Version::Old, &[]);
     cluster
 }
 
@@ -158,6 +178,7 @@ fn reads_variables(pod: &Value) {
         assert_eq!(by(variable)["valueFrom"]["fieldRef"]["fieldPath"], *path);
     }
     assert_eq!(by("UCX_TLS")["value"], "rc,cuda,sm,self");
+    assert_eq!(by("NVSHMEM_ENABLE_NIC_PE_MAPPING")["value"], "1");
 }
 
 #[test]
@@ -174,9 +195,31 @@ fn each_gpu_comes_with_the_nic_next_to_it() {
         reads_variables(&pod);
     }
     // DRANET looks again, and sees less of the NICs that pods have.
-    publish(&cluster, &taken);
+    publish(&cluster, Version::New, &taken);
     cluster.create("rest", 3);
     taken.extend(nics(&cluster, &cluster.bound("rest")));
-    taken.sort_unstable();
-    assert_eq!(taken, (0..8).collect::<Vec<_>>(), "no NIC twice");
+    let mut all = taken.clone();
+    all.sort_unstable();
+    assert_eq!(all, (0..8).collect::<Vec<_>>(), "no NIC twice");
+
+    // A pod has gone, and its NICs come back when DRANET looks again.
+    cluster.end("rest");
+    cluster
+        .team
+        .run(&["delete", "pod", "rest", "--now"])
+        .unwrap();
+    cluster.create("next", 3);
+    wait_until("its turn", SOON, || {
+        let claims = cluster.team.get(&["resourceclaims"])?;
+        let claims = claims["items"].as_array().map(Vec::len);
+        Ok((claims == Some(3)).then_some(()))
+    })
+    .unwrap();
+    publish(&cluster, Version::New, &taken);
+    assert!(
+        waits(&cluster.pod("next")),
+        "DRANET sees no RDMA devices yet"
+    );
+    publish(&cluster, Version::New, &taken[..5]);
+    assert_eq!(nics(&cluster, &cluster.bound("next")).len(), 3);
 }

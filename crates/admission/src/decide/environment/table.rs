@@ -41,6 +41,8 @@ pub(super) enum Value {
     Devices(&'static List),
     /// None, in classes with RDMA devices.
     Rdma(&'static str),
+    /// None, in classes whose pods get one NIC with each GPU.
+    NicOfGpu(&'static str),
 }
 
 /// A list of RDMA devices.
@@ -258,6 +260,13 @@ const TABLE: &[Row] = &[
         reach: Reach::Network,
         fabrics: RDMA,
         value: Value::Devices(&PORTS),
+    },
+    // Without it, NVSHMEM ignores the list; with it, the first rank of a pod gets the first device, and so on.
+    Row {
+        name: "NVSHMEM_ENABLE_NIC_PE_MAPPING",
+        reach: Reach::Network,
+        fabrics: RDMA,
+        value: Value::NicOfGpu("1"),
     },
     // The value is a prefix, as everywhere in NVSHMEM's documentation.
     Row {

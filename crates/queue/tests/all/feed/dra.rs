@@ -290,7 +290,6 @@ fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
         let asks = Asks {
             device_class,
             broken,
-            nics: None,
         };
         let mut place = placed(&[0], 0);
         place.uuids = vec!["GPU-0".to_owned()];
@@ -339,7 +338,6 @@ fn a_claim_that_was_made_for_an_earlier_pod_of_the_name_is_not_its_own() {
     let asks = Asks {
         device_class: DRIVER.to_owned(),
         broken: false,
-        nics: None,
     };
     let named = Named::of(&released).unwrap();
     let made_for = |pod: &Value| object(pod, &named, &place, &asks, 1);
@@ -373,7 +371,6 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
     let asks = Asks {
         device_class: DRIVER.to_owned(),
         broken: false,
-        nics: None,
     };
     let named = Named::of(&released).unwrap();
     let claim = object(&released, &named, &place, &asks, 1);

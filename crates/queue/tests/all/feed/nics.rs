@@ -1,6 +1,6 @@
 //! Claims that ask for the NICs of their GPUs.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use nvlink_api::class::Class;
 use nvlink_cluster::gpus::{Claim, DeviceClass, Slice};
@@ -126,7 +126,7 @@ fn a_claim_asks_for_the_nic_next_to_each_gpu() {
     let second = json!({"name": "nics-1", "exactly": {
         "deviceClassName": "rdma", "count": 1,
         "selectors": [{"cel": {"expression":
-            "device.attributes[\"dra.net\"].?pciAddress.orValue(\"\") in [\"0000:11:00.0\"]"
+            "device.driver == \"dra.net\" && device.attributes[\"dra.net\"].?pciAddress.orValue(\"\") in [\"0000:11:00.0\"]"
         }}],
     }});
     assert_eq!(devices["requests"][3], second);
@@ -169,57 +169,107 @@ fn the_nics_of_pods_that_run_keep_the_others_what_they_are() {
     assert_eq!(own, ["mlx5_1", "mlx5_2", "mlx5_3"]);
 }
 
+/// Returns why the only job waits.
+fn why(queue: &mut Queue) -> String {
+    assert!(queue.released(NOW).is_empty());
+    let waiting = queue.planner.round(NOW).waiting.remove(0);
+    let obstacle = queue.feed.obstacle_to(&waiting.job, &waiting.reason);
+    let notice = Notice::new(&waiting, obstacle.as_ref());
+    let member = queue.feed.member(&"team/a".into()).unwrap();
+    notice.why(About::from(member))
+}
+
 #[test]
-fn a_nic_that_somebody_else_has_puts_the_release_off() {
+fn a_gpu_whose_nic_somebody_else_has_is_not_free() {
     let mut queue = queue();
     let held = json!({
         "metadata": {"namespace": "team", "name": "c"},
         "status": {"allocation": {"devices": {"results": [
-            {"driver": "dra.net", "pool": "n1", "device": "pci-0"},
+            {"driver": "dra.net", "pool": "n1", "device": "pci-1"},
         ]}}},
     });
     queue.feed.claim(&id("team", "c"), Claim::of(&read(held)));
     queue.feed.pod(waiting("a", 4, 1));
-    let why = place(&mut queue, "a").unwrap_err();
-    assert!(why.contains("are in use"), "{why}");
-}
-
-#[test]
-fn a_node_needs_nics_for_each_of_its_gpus() {
-    let mut queue = queue();
-    // That of GPU 3 is missing, or DRANET has not looked again since a pod had it.
-    for in_use in [&[][..], &[3]] {
-        let listed = if in_use.is_empty() { 0..3 } else { 0..4 };
-        nics(&mut queue, &listed.collect::<Vec<_>>(), in_use);
-        queue.feed.pod(waiting("a", 1, 1));
-        assert!(queue.released(NOW).is_empty());
-        let waiting = queue.planner.round(NOW).waiting.remove(0);
-        let obstacle = queue.feed.obstacle_to(&waiting.job, &waiting.reason);
-        let notice = Notice::new(&waiting, obstacle.as_ref());
-        let member = queue.feed.member(&"team/a".into()).unwrap();
-        let said = notice.why(About::from(member));
-        assert!(said.contains("as many NICs of DeviceClass rdma"), "{said}");
+    assert!(queue.released(NOW).is_empty());
+    queue.feed.pod(waiting("b", 3, 2));
+    let releases = queue.releases(NOW);
+    assert_eq!(releases[0].seats[0].gpus, [0, 2, 3]);
+    // DRANET sees no RDMA device of it, also after the claim is gone and before it looks again.
+    queue.feed.pod(waiting("b", 4, 3));
+    for claim in [true, false] {
+        nics(&mut queue, &[0, 1, 2, 3], &[1]);
+        if !claim {
+            queue.feed.claim(&id("team", "c"), None);
+        }
+        assert!(queue.released(NOW).is_empty(), "{claim}");
     }
     nics(&mut queue, &[0, 1, 2, 3], &[]);
     assert_eq!(queue.released(NOW), ["team/a"]);
+}
+
+#[test]
+fn gpus_without_nics_are_left_out_and_a_class_without_any_says_so() {
+    let mut queue = queue();
+    nics(&mut queue, &[0, 1, 2], &[]);
+    queue.feed.pod(waiting("a", 1, 1));
+    queue.feed.pod(waiting("b", 3, 2));
+    let released = queue.releases(NOW);
+    let gpus: Vec<_> = released.iter().flat_map(|one| &one.seats[0].gpus).collect();
+    assert!(!gpus.is_empty() && !gpus.contains(&&3), "{gpus:?}");
+    queue.feed.retain_pods(&HashSet::new());
+    queue.feed.pod(waiting("a", 1, 3));
+    nics(&mut queue, &[], &[]);
+    let said = why(&mut queue);
+    assert!(said.contains("NICs of DeviceClass rdma"), "{said}");
+    nics(&mut queue, &[0, 1, 2, 3], &[]);
+    assert_eq!(queue.released(NOW), ["team/a"]);
     queue.feed.device_class("rdma", None);
-    assert!(queue.released(NOW).is_empty());
-    let waiting = queue.planner.round(NOW).waiting.remove(0);
-    let obstacle = queue.feed.obstacle_to(&waiting.job, &waiting.reason);
-    let member = queue.feed.member(&"team/a".into()).unwrap();
-    let said = Notice::new(&waiting, obstacle.as_ref()).why(About::from(member));
+    let said = why(&mut queue);
     assert!(said.contains("no DeviceClass rdma"), "{said}");
 }
 
 #[test]
-fn a_class_that_gives_nics_no_more_says_so() {
+fn pods_that_ask_for_no_nics_need_none() {
     let mut queue = queue();
-    let spec = json!({
+    nics(&mut queue, &[], &[]);
+    queue.feed.pod(claiming("a", 4, 1));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+}
+
+/// Gives the class other NICs.
+fn set_nics(queue: &mut Queue, nics: &Value) {
+    let mut spec = json!({
         "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"},
     });
+    if !nics.is_null() {
+        spec["devices"]["nics"] = nics.clone();
+        spec["environment"] = json!({"fabric": "RoCE"});
+    }
     let class = Class::new("line", &read(spec)).unwrap();
     queue.feed.class("line", Some(Ok(Arc::new(class))));
+}
+
+#[test]
+fn a_class_that_changes_meanwhile_says_why_it_cannot_start_a_pod() {
+    let mut queue = queue();
     queue.feed.pod(waiting("a", 1, 1));
+    // What was planned stays what it was.
+    let before = place(&mut queue, "a").unwrap();
+    set_nics(&mut queue, &Value::Null);
+    let name = id("team", "a");
+    let (named, asks) = (
+        queue.feed.named(&name).unwrap(),
+        queue.feed.asks(&name, &before),
+    );
+    let claim = object(&waiting("a", 1, 1), named, &before, &asks, 1);
+    let requests = claim.spec.devices.unwrap().requests.unwrap();
+    assert_eq!(requests.len(), 2);
     let why = place(&mut queue, "a").unwrap_err();
     assert!(why.contains("any more: create it anew"), "{why}");
+    // Four GPUs with eight NICs each are more devices than a claim can have.
+    set_nics(&mut queue, &json!({"deviceClassName": "rdma", "perGpu": 8}));
+    let node = "n1".into();
+    let four: Vec<String> = (0..4).map(|gpu| format!("GPU-{gpu}")).collect();
+    let why = queue.feed.nics(&name, &node, &four).unwrap_err();
+    assert!(why.contains("than its claim can ask for"), "{why}");
 }
