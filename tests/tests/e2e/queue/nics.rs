@@ -19,7 +19,8 @@ enum Version {
     New,
 }
 
-/// The NICs of node `n1`, by the GPU next to each: their PCI addresses and RDMA devices, as its exporter sees them.
+/// The NICs of node `n1`, by the GPU next to each: their PCI addresses, as the kernel writes them, and their RDMA
+/// devices, as its exporter sees them.
 fn cards(cluster: &Cluster) -> BTreeMap<u32, (String, String)> {
     let topology = cluster.plane.kubectl().get(&["nodetopology", "n1"]);
     let nics = topology.unwrap()["spec"]["nics"].clone();
@@ -29,7 +30,9 @@ fn cards(cluster: &Cluster) -> BTreeMap<u32, (String, String)> {
         let gpus = nic["gpus"].as_array()?;
         let gpu = gpus.first().filter(|_| gpus.len() == 1)?.as_u64()?;
         let gpu = u32::try_from(gpu).unwrap();
-        Some((gpu, (text(&nic["pciBusId"]), text(&nic["name"]))))
+        // NVML's domains have eight digits.
+        let address = text(&nic["pciBusId"])[4..].to_lowercase();
+        Some((gpu, (address, text(&nic["name"]))))
     };
     nics.filter_map(card).collect()
 }
@@ -202,7 +205,8 @@ fn each_gpu_comes_with_the_nic_next_to_it() {
     all.sort_unstable();
     assert_eq!(all, (0..8).collect::<Vec<_>>(), "no NIC twice");
 
-    // A pod has gone, and its NICs come back when DRANET looks again.
+    // A pod goes, and its NICs come back when DRANET looks again.
+    publish(&cluster, Version::New, &taken);
     cluster.end("rest");
     cluster
         .team
