@@ -133,7 +133,9 @@ impl Gpus {
             .filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
         let changed = gone.iter().map(|id| self.set_claim(id, None));
-        first.into_iter().chain(changed.flatten()).collect()
+        let changed: Vec<Name> = first.into_iter().chain(changed.flatten()).collect();
+        self.devices.know_claims();
+        changed
     }
 
     /// Removes all DeviceClasses but these. Returns the nodes whose GPUs change.

@@ -87,7 +87,7 @@ impl fmt::Display for NoDriver {
             Self::NoSlice => out.write_str("no ResourceSlice lists a GPU"),
             Self::NoNics(name) => write!(
                 out,
-                "on no node, each GPU has as many NICs of DeviceClass {name} at its PCIe root as devices.nics names"
+                "no GPU on its nodes has as many NICs of DeviceClass {name} at its PCIe root as devices.nics names (kubectl get resourceslices)"
             ),
         }
     }

@@ -46,6 +46,11 @@ impl Devices {
         changed
     }
 
+    /// Records that all claims are known.
+    pub(super) fn know_claims(&mut self) {
+        self.nics.know_claims();
+    }
+
     /// Returns the names of the slices.
     pub(super) fn slice_names(&self) -> impl Iterator<Item = &String> {
         self.slices.keys().chain(self.nics.names())

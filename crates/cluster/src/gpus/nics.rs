@@ -5,7 +5,7 @@
 //!
 //! While a pod has a NIC, DRANET may see only its PCI function: where RDMA devices have one network namespace
 //! each (`rdma system set netns exclusive`), the slice says nothing of the RDMA device then, nor afterwards until
-//! DRANET looks again. So NICs are told apart by their PCI addresses, and what was one stays one.
+//! DRANET looks again. So NICs are told apart by their PCI addresses, and what was one stays one, with its name.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -27,8 +27,19 @@ pub(super) struct Nics {
     in_pool: HashMap<(String, String), BTreeSet<String>>,
     /// The number of claims that have each device.
     held: HashMap<Id, u32>,
-    /// Of each device that a slice listed while no claim had it, whether it ever did RDMA.
-    seen: HashMap<Id, bool>,
+    /// What each device is that did RDMA at some time, or that no claim had.
+    seen: HashMap<Id, Seen>,
+    /// All claims are known.
+    knows_claims: bool,
+}
+
+/// What a device turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    /// No NIC that does RDMA.
+    Other,
+    /// One, with the name that a slice last gave its RDMA device.
+    Rdma(Option<String>),
 }
 
 /// Removes a name from the set of a key.
@@ -59,8 +70,10 @@ pub struct Nic {
     pub address: String,
     /// The attribute that has the address: its domain and its name.
     pub attribute: (String, &'static str),
-    /// Its RDMA device; `None` while a claim has the NIC, or while nobody knows it.
+    /// Its RDMA device, if it is known.
     pub rdma: Option<String>,
+    /// A claim has it.
+    pub held: bool,
 }
 
 /// What is wanted of a node.
@@ -106,10 +119,23 @@ impl Nics {
         for (name, device) in &slice.devices {
             let id = slice.id(name);
             if device.does_rdma {
-                self.seen.insert(id, true);
-            } else if !self.held.contains_key(&id) {
-                self.seen.entry(id).or_insert(false);
+                let known = match self.seen.remove(&id) {
+                    Some(Seen::Rdma(known)) => known,
+                    Some(Seen::Other) | None => None,
+                };
+                let name = device.rdma.clone().or(known);
+                self.seen.insert(id, Seen::Rdma(name));
+            } else if self.knows_claims && !self.held.contains_key(&id) {
+                self.seen.entry(id).or_insert(Seen::Other);
             }
+        }
+    }
+
+    /// Records that all claims are known: a device that none has, and that does no RDMA, never did.
+    pub(super) fn know_claims(&mut self) {
+        if !std::mem::replace(&mut self.knows_claims, true) {
+            let slices: Vec<NicSlice> = self.slices.values().cloned().collect();
+            slices.iter().for_each(|slice| self.see(slice));
         }
     }
 
@@ -186,9 +212,9 @@ impl Nics {
                 let at_root = found.entry(&device.root).or_default();
                 let at = position(&device.address);
                 // Two drivers may list the same card, and a claim may have it by either.
-                let taken = nic.rdma.is_none();
+                let held = nic.held;
                 let (known, _) = at_root.entry(at).or_insert((nic, device.down));
-                known.rdma.take_if(|_| taken);
+                known.held |= held;
             }
         }
         found
@@ -205,14 +231,21 @@ impl Nics {
     ) -> Option<Nic> {
         let id = slice.id(name);
         let held = self.held.contains_key(&id);
+        let before = match self.seen.get(&id) {
+            Some(Seen::Rdma(name)) => name.clone(),
+            Some(Seen::Other) => return None,
+            None if held => None,
+            None => return None,
+        };
         let known = || wanted.names.get(&position(&device.address));
         let rdma = device.rdma.clone();
         let rdma = rdma.or_else(|| known().map(|name| (*name).to_owned()));
-        self.seen.get(&id).copied().unwrap_or(held).then(|| Nic {
+        Some(Nic {
             driver: slice.driver.clone(),
             address: device.address.clone(),
             attribute: device.attribute.clone(),
-            rdma: rdma.filter(|_| !held && device.does_rdma),
+            rdma: rdma.or(before),
+            held,
         })
     }
 }
@@ -300,7 +333,10 @@ mod tests {
 
     fn shown(nics: &Nics, gpus: &[Gpu<'_>], per_gpu: usize) -> String {
         let given = nics.of_gpus("n1", gpus, wanted(per_gpu, &|driver| driver == "dra.net"));
-        let name = |nic: &Nic| nic.rdma.clone().unwrap_or_else(|| nic.address.clone());
+        let name = |nic: &Nic| {
+            let name = nic.rdma.clone().unwrap_or_else(|| nic.address.clone());
+            if nic.held { format!("{name}!") } else { name }
+        };
         let gpus = given.iter().map(|(uuid, own)| {
             let own: Vec<String> = own.iter().map(name).collect();
             format!("{uuid}:{}", own.join("+"))
@@ -343,13 +379,13 @@ mod tests {
             "0000-11-00-0".to_owned(),
         );
         assert_eq!(nics.hold(&[], std::slice::from_ref(&id)), ["n1".into()]);
-        assert_eq!(shown(&nics, &PAIR, 1), "G0:0000:11:00.0 G1:mlx5_1");
+        assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0! G1:mlx5_1");
         // DRANET sees no RDMA device of it now.
         nics.set("s", listed(&[("11", "a", None), free[1]]));
-        assert_eq!(shown(&nics, &PAIR, 1), "G0:0000:11:00.0 G1:mlx5_1");
+        assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0! G1:mlx5_1");
         // The claim is gone, and DRANET has not looked again.
         assert_eq!(nics.hold(&[id], &[]), ["n1".into()]);
-        assert_eq!(shown(&nics, &PAIR, 1), "G0:0000:11:00.0 G1:mlx5_1");
+        assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0 G1:mlx5_1");
         nics.set("s", listed(&free));
         assert_eq!(shown(&nics, &PAIR, 1), "G0:mlx5_0 G1:mlx5_1");
         assert!(nics.held.is_empty());
@@ -357,17 +393,25 @@ mod tests {
 
     #[test]
     fn a_device_without_rdma_is_no_nic_although_a_claim_has_it() {
-        let mut nics = Nics::default();
-        let all = [("11", "a", Some("mlx5_0")), ("10", "a", None)];
-        nics.set("s", listed(&all));
         let of = |name: &str| ("dra.net".to_owned(), "n1".to_owned(), name.to_owned());
+        let all = || listed(&[("11", "a", Some("mlx5_0")), ("10", "a", None)]);
+        let mut nics = Nics::default();
+        nics.set("s", all());
+        nics.know_claims();
         nics.hold(&[], &[of("0000-10-00-0")]);
         assert_eq!(shown(&nics, &PAIR[..1], 1), "G0:mlx5_0");
-        // A leader that saw neither of them without a claim takes both for NICs.
+        // A leader that saw neither of them without a claim takes both for NICs, in whatever order it reads.
+        let away = || listed(&[("11", "a", None), ("10", "a", None)]);
         let mut later = Nics::default();
-        later.hold(&[], &[of("0000-10-00-0"), of("0000-11-00-0")]);
-        later.set("s", listed(&[("11", "a", None), ("10", "a", None)]));
-        assert_eq!(shown(&later, &PAIR[..1], 2), "G0:0000:10:00.0+0000:11:00.0");
+        let mut other = Nics::default();
+        other.set("s", away());
+        for nics in [&mut later, &mut other] {
+            nics.hold(&[], &[of("0000-10-00-0"), of("0000-11-00-0")]);
+            nics.know_claims();
+            nics.set("s", away());
+            let both = "G0:0000:10:00.0!+0000:11:00.0!";
+            assert_eq!(shown(nics, &PAIR[..1], 2), both);
+        }
         later.set("s", None);
         assert!(later.seen.is_empty());
     }
@@ -418,7 +462,7 @@ mod tests {
         );
         nics.hold(&[], &[id]);
         let given = nics.of_gpus("n1", &PAIR[..1], wanted(1, &|_| true));
-        assert_eq!(given["G0"][0].rdma, None);
+        assert!(given["G0"][0].held);
     }
 
     #[test]

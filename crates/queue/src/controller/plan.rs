@@ -258,8 +258,8 @@ impl State {
                 .nics(&pod, node.as_ref()?, &placement.uuids)
                 .ok()?
         };
-        let other =
-            again().filter(|nics| !without.is_empty() && Some(nics) != placement.nics.as_ref());
+        let unexplained = without == placement.gpus;
+        let other = again().filter(|nics| unexplained && Some(nics) != placement.nics.as_ref());
         if other.is_some() {
             // The GPUs may be right, and the NICs wrong.
             placement.nics = other;

@@ -17,7 +17,7 @@ use crate::{
 const NONE_GIVEN: &str = "its class gives no NICs (devices.nics) any more: create it anew";
 const TOO_MANY: &str =
     "its GPUs have more NICs (devices.nics) than its claim can ask for: create smaller pods";
-const UNKNOWN: &str = "the NICs of its GPUs are in use, or their RDMA devices are not known";
+const UNKNOWN: &str = "the NICs of its GPUs, or their RDMA devices, are not known";
 
 /// The NICs of the GPUs of a node by UUID, as far as each has enough.
 type OfGpus = BTreeMap<String, Vec<gpus::nics::Nic>>;
@@ -54,21 +54,24 @@ impl Feed {
         found.filter(|(_, of_gpus)| !of_gpus.is_empty()).collect()
     }
 
-    /// Returns the GPUs of a node that claims with NICs cannot get now, and that nobody holds: their NICs are missing,
-    /// or others have them.
+    /// Returns the GPUs of a node that claims with NICs cannot get now, and that nobody holds: others have their NICs, or
+    /// they have none for any class. Of a pod that has ended, its claim has both, or neither.
     pub(super) fn without_nics(gpus: &OfNode<'_>, nics: &BTreeMap<Name, OfGpus>) -> Vec<u32> {
         let holders = gpus.holders().into_iter();
         let held = holders.filter(|one| one.pod.is_some());
         let held: BTreeSet<u32> = held.flat_map(|one| one.gpus).collect();
         let known = gpus.known().into_iter().flat_map(|known| &known.gpus);
         let known = known.filter(|gpu| !held.contains(&gpu.index));
-        let has = |uuid: &String, of_gpus: &OfGpus| {
-            let own = of_gpus.get(uuid);
-            own.is_some_and(|own| own.iter().all(|nic| nic.rdma.is_some()))
-        };
         let lacks = known.filter(|gpu| {
-            let uuid = gpu.uuid.as_ref();
-            uuid.is_some_and(|uuid| nics.values().any(|of_gpus| !has(uuid, of_gpus)))
+            let of_set = |of_gpus| {
+                gpu.uuid
+                    .as_ref()
+                    .and_then(|uuid| OfGpus::get(of_gpus, uuid))
+            };
+            let own: Vec<_> = nics.values().filter_map(of_set).collect();
+            let mut all = own.iter().copied().flatten();
+            let away = all.any(|nic| nic.held || nic.rdma.is_none());
+            away || own.is_empty() && !nics.is_empty()
         });
         lacks.map(|gpu| gpu.index).collect()
     }
@@ -131,8 +134,8 @@ impl Feed {
     }
 }
 
-/// Returns the NICs of GPUs as a placement records them; `None` if a claim has one, or if no single expression
-/// can name them.
+/// Returns the NICs of GPUs as a placement records them; `None` if the name of one is not known, or if no single
+/// expression can name them.
 fn placed(own: &[&[gpus::nics::Nic]], device_class: &str) -> Option<Nics> {
     let first = own.iter().copied().flatten().next()?;
     let (domain, name) = &first.attribute;

@@ -214,16 +214,11 @@ fn each_gpu_comes_with_the_nic_next_to_it() {
         .unwrap();
     cluster.create("next", 3);
     wait_until("its turn", SOON, || {
-        let claims = cluster.team.get(&["resourceclaims"])?;
-        let claims = claims["items"].as_array().map(Vec::len);
-        Ok((claims == Some(3)).then_some(()))
+        Ok((!waits(&cluster.pod("next"))).then_some(()))
     })
     .unwrap();
-    publish(&cluster, Version::New, &taken);
-    assert!(
-        waits(&cluster.pod("next")),
-        "DRANET sees no RDMA devices yet"
-    );
+    let next = cluster.pod("next");
+    assert!(next["spec"]["nodeName"].is_null(), "DRANET sees no RDMA");
     publish(&cluster, Version::New, &taken[..5]);
     assert_eq!(nics(&cluster, &cluster.bound("next")).len(), 3);
 }
