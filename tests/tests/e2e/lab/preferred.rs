@@ -289,21 +289,22 @@ fn devices_come_back_after_every_order_of_restarts() {
         let pod = run_at_last(&bench, &format!("after-{at}"), 4);
         println!("{order:?}: a pod runs after {:?}", start.elapsed());
         let refused = order.contains(&Restart::Kubelet) && is_refused(&bench, &steady);
-        // A pod that fails when the kubelet starts again frees its GPUs.
+        let mut expected = vec![best_beside(&kept, profile)];
+        // A pod that fails when the kubelet starts again frees its GPUs, on a busy machine after the next pod got its
+        // own.
         if refused {
             println!("{order:?}: the kubelet refused {steady}, which ran");
             kept.clear();
+            expected.push(best_beside(&kept, profile));
         } else {
             let status = bench.kubectl.get(&["pod", &steady]).unwrap()["status"].take();
             assert_eq!(status["phase"], "Running", "{order:?}: {status:#}");
             assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
         }
-        let free: Vec<u32> = (0..8).filter(|gpu| !kept.contains(gpu)).collect();
-        let mut expected = placed(profile, 4, &free);
-        expected.sort_unstable();
         let text = bench.wait_for_pod(&pod, 4);
         let beside = format!("{order:?}, {pod}, beside {kept:?}");
-        assert_eq!(held(&text, &pod), expected, "{beside}");
+        let got = held(&text, &pod);
+        assert!(expected.contains(&got), "{got:?} {beside}");
         assert_eq!(held(&text, &steady), kept, "{beside}");
         bench.end(&pod);
         bench.wait_for_phase(&pod, "Succeeded");
@@ -313,6 +314,14 @@ fn devices_come_back_after_every_order_of_restarts() {
             kept = run_steady(&steady);
         }
     }
+}
+
+/// Returns the best four GPUs of a node beside those that a pod keeps, by index.
+fn best_beside(kept: &[u32], profile: &str) -> Vec<u32> {
+    let free: Vec<u32> = (0..8).filter(|gpu| !kept.contains(gpu)).collect();
+    let mut best = placed(profile, 4, &free);
+    best.sort_unstable();
+    best
 }
 
 /// Reports whether a kubelet that started refused a pod that ran. Kubelets do while they do not know
