@@ -109,3 +109,43 @@ pub(super) fn is_device(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     (1..64).contains(&name.len()) && name.bytes().all(valid)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns the RDMA device of the only device of a slice; `None` if the device is no NIC that does RDMA.
+    fn rdma_of(attributes: &Value, taints: &Value) -> Option<String> {
+        let device = json!({"name": "d", "attributes": attributes, "taints": taints});
+        let spec = json!({
+            "driver": "dra.net", "nodeName": "n1", "devices": [device],
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        });
+        let slice = NicSlice::of(&serde_json::from_value(spec).unwrap())?;
+        let device = slice.devices.into_values().next()?;
+        device.rdma.filter(|_| device.does_rdma)
+    }
+
+    #[test]
+    fn addresses_may_be_those_of_kubernetes_and_odd_devices_are_no_nics() {
+        let text = |text: &str| json!({"string": text});
+        let good =
+            json!({ROOT: text("a"), ADDRESS: text("0000:11:00.0"), "rdmaDevice": text("mlx5_0")});
+        assert_eq!(rdma_of(&good, &json!([])).as_deref(), Some("mlx5_0"));
+        let tainted = json!([{"key": "bad", "effect": "NoSchedule"}]);
+        assert_eq!(rdma_of(&good, &tainted), None);
+        for (key, value) in [
+            (ROOT, json!({"int": 1})),
+            (ROOT, text("")),
+            (ADDRESS, json!({"bool": true})),
+            ("rdmaDevice", text("mlx5_0,mlx5_1")),
+            ("rdmaDevice", text("")),
+        ] {
+            let mut bad = good.clone();
+            bad[key] = value;
+            assert_eq!(rdma_of(&bad, &json!([])), None, "{key}");
+        }
+    }
+}

@@ -281,7 +281,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::gpus::nic_slice::{ADDRESS, ROOT};
+    use crate::gpus::nic_slice::ROOT;
 
     fn device(name: &str, root: &str, rdma: &Value) -> Value {
         let mut attributes = json!({
@@ -484,36 +484,5 @@ mod tests {
         nics.set("old", None);
         nics.set("other", None);
         assert!(nics.slices.is_empty() && nics.on_node.is_empty() && nics.in_pool.is_empty());
-    }
-
-    #[test]
-    fn addresses_may_be_those_of_kubernetes_and_odd_devices_are_no_nics() {
-        let nic = |attributes: Value, taints: Value| {
-            let device = json!({"name": "d", "attributes": attributes, "taints": taints});
-            let mut nics = Nics::default();
-            nics.set("s", slice("dra.net", 1, &[device]));
-            shown(&nics, &PAIR[..1], 1)
-        };
-        let text = |text: &str| json!({"string": text});
-        let good =
-            json!({ROOT: text("a"), ADDRESS: text("0000:11:00.0"), "rdmaDevice": text("mlx5_0")});
-        assert_eq!(nic(good.clone(), json!([])), "G0:mlx5_0");
-        assert_eq!(
-            nic(
-                good.clone(),
-                json!([{"key": "bad", "effect": "NoSchedule"}])
-            ),
-            ""
-        );
-        for (key, value) in [
-            (ROOT, json!({"int": 1})),
-            (ADDRESS, json!({"bool": true})),
-            ("rdmaDevice", text("mlx5_0,mlx5_1")),
-            ("rdmaDevice", text("")),
-        ] {
-            let mut bad = good.clone();
-            bad[key] = value;
-            assert_eq!(nic(bad, json!([])), "", "{key}");
-        }
     }
 }

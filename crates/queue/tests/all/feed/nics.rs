@@ -88,6 +88,18 @@ fn waiting(name: &str, gpus: u32, version: u64) -> Value {
     pod
 }
 
+/// A claim of others has these devices, by driver and name, for the pods that it is reserved for.
+fn hold(queue: &mut Queue, reserved: &Value, devices: &[(&str, &str)]) {
+    let result =
+        |(driver, device): &(&str, &str)| json!({"driver": driver, "pool": "n1", "device": device});
+    let results: Vec<Value> = devices.iter().map(result).collect();
+    let claim = json!({
+        "metadata": {"namespace": "team", "name": "c"},
+        "status": {"reservedFor": reserved, "allocation": {"devices": {"results": results}}},
+    });
+    queue.feed.claim(&id("team", "c"), Claim::of(&read(claim)));
+}
+
 /// Returns where the pod starts, as the controller finds out.
 fn place(queue: &mut Queue, pod: &str) -> Result<Placement, &'static str> {
     let release = queue.releases(NOW).remove(0);
@@ -152,15 +164,8 @@ fn a_claim_asks_for_the_nic_next_to_each_gpu() {
 #[test]
 fn the_nics_of_pods_that_run_keep_the_others_what_they_are() {
     let mut queue = queue();
-    let result =
-        |driver: &str, device: &str| json!({"driver": driver, "pool": "n1", "device": device});
-    let held = json!({
-        "metadata": {"namespace": "team", "name": "c"},
-        "status": {"allocation": {"devices": {"results": [
-            result("gpu.nvidia.com", "gpu-0"), result("dra.net", "pci-0"),
-        ]}}},
-    });
-    queue.feed.claim(&id("team", "c"), Claim::of(&read(held)));
+    let own = [("gpu.nvidia.com", "gpu-0"), ("dra.net", "pci-0")];
+    hold(&mut queue, &json!([]), &own);
     nics(&mut queue, &[0, 1, 2, 3], &[0]);
     queue.feed.pod(waiting("b", 3, 1));
     let found = place(&mut queue, "b").unwrap();
@@ -182,13 +187,7 @@ fn why(queue: &mut Queue) -> String {
 #[test]
 fn a_gpu_whose_nic_somebody_else_has_is_not_free() {
     let mut queue = queue();
-    let held = json!({
-        "metadata": {"namespace": "team", "name": "c"},
-        "status": {"allocation": {"devices": {"results": [
-            {"driver": "dra.net", "pool": "n1", "device": "pci-1"},
-        ]}}},
-    });
-    queue.feed.claim(&id("team", "c"), Claim::of(&read(held)));
+    hold(&mut queue, &json!([]), &[("dra.net", "pci-1")]);
     queue.feed.pod(waiting("a", 4, 1));
     assert!(queue.released(NOW).is_empty());
     queue.feed.pod(waiting("b", 3, 2));
@@ -208,18 +207,9 @@ fn a_gpu_whose_nic_somebody_else_has_is_not_free() {
 #[test]
 fn a_pod_that_has_ended_leaves_gpu_and_nic_together() {
     let mut queue = queue();
-    let result =
-        |driver: &str, device: &str| json!({"driver": driver, "pool": "n1", "device": device});
-    let held = json!({
-        "metadata": {"namespace": "team", "name": "c"},
-        "status": {
-            "reservedFor": [{"resource": "pods", "name": "gone", "uid": "1"}],
-            "allocation": {"devices": {"results": [
-                result("gpu.nvidia.com", "gpu-1"), result("dra.net", "pci-1"),
-            ]}},
-        },
-    });
-    queue.feed.claim(&id("team", "c"), Claim::of(&read(held)));
+    let own = [("gpu.nvidia.com", "gpu-1"), ("dra.net", "pci-1")];
+    let gone = json!([{"resource": "pods", "name": "gone", "uid": "1"}]);
+    hold(&mut queue, &gone, &own);
     nics(&mut queue, &[0, 1, 2, 3], &[1]);
     queue.feed.pod(waiting("a", 4, 1));
     assert_eq!(place(&mut queue, "a").unwrap().uuids.len(), 4);
