@@ -94,6 +94,8 @@ impl NodeTopologySpec {
                 check(at, address)?;
             }
         }
+        let chassis = self.tray.as_ref().map(|tray| &tray.chassis);
+        check("spec.tray.chassis".to_owned(), chassis)?;
         for (n, nic) in self.nics.iter().enumerate() {
             check(format!("spec.nics[{n}].name"), Some(&nic.name))?;
             check(format!("spec.nics[{n}].pciBusId"), nic.pci_bus_id.as_ref())?;

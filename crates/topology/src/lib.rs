@@ -38,6 +38,7 @@ pub mod profile;
 mod recovery;
 mod rings;
 pub mod search;
+pub mod tray;
 mod volumes;
 mod weight;
 
@@ -57,3 +58,4 @@ pub use model::{
 pub use pattern::{Pattern, Scope, Shape};
 pub use recovery::RecoveryAction;
 pub use search::{BrokenGpus, NextBest, Placement, Quality, Request, next_best, place, sparing};
+pub use tray::Tray;

@@ -8,7 +8,7 @@ mod measured;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use crate::Fault;
+use crate::{Fault, Tray};
 
 pub use derived::Interconnect;
 pub use measured::{Comparison, Measured, MeasuredSet};
@@ -59,6 +59,10 @@ pub struct Metadata {
 pub struct NodeTopologySpec {
     /// The source of the topology.
     pub source: Source,
+    /// The place of the node in its rack, if its GPUs are part of a fabric that spans nodes, and all
+    /// report the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tray: Option<Tray>,
     /// The GPUs, by ascending index.
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub gpus: Vec<Gpu>,

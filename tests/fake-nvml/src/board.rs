@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use nvlink_topology::{Gpu, NodeTopology, PathClass, Remote, RemoteKind};
+use nvlink_topology::{Gpu, NodeTopology, PathClass, Remote, RemoteKind, Tray};
 
 use crate::{
     config::{BoardSpec, Config, Counter, GpuOptions, LinkOptions},
@@ -19,6 +19,8 @@ pub(crate) struct Board {
     pub(crate) edges: Vec<(usize, usize)>,
     /// Cluster UUID and clique, if the fabric spans nodes.
     pub(crate) fabric: Option<(String, u32)>,
+    /// Its place in the rack.
+    pub(crate) tray: Option<Tray>,
 }
 
 pub(crate) struct Card {
@@ -89,6 +91,7 @@ impl Board {
             classes,
             edges,
             fabric,
+            tray: spec.tray,
         })
     }
 

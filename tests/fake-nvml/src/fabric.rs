@@ -2,6 +2,7 @@
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t,
+    nvmlPlatformInfo_v2_t,
 };
 
 use crate::{
@@ -49,6 +50,32 @@ export! {
             }
             _ => Err(VERSION_MISMATCH),
         }
+    }
+
+    // From Blackwell on. An HGX board has an empty serial number.
+    fn nvmlDeviceGetPlatformInfo(call, device: nvmlDevice_t, info: *mut nvmlPlatformInfo_v2_t) {
+        let gpu = call.gpu(device)?;
+        if !gpu.card().generation.is_blackwell_or_later() {
+            return Err(NOT_SUPPORTED);
+        }
+        let version = get(info.cast::<u32>())?;
+        if version != size_of::<nvmlPlatformInfo_v2_t>() as u32 | 2 << 24 {
+            return Err(VERSION_MISMATCH);
+        }
+        let tray = gpu.board.tray.as_ref();
+        let mut serial = [0; 16];
+        let text = tray.map_or("", |tray| &tray.chassis).bytes();
+        serial.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
+        put(info, nvmlPlatformInfo_v2_t {
+            version,
+            ibGuid: [0; 16],
+            chassisSerialNumber: serial,
+            slotNumber: tray.map_or(0, |tray| tray.slot),
+            trayIndex: tray.map_or(0, |tray| tray.index),
+            hostId: 1,
+            peerType: 1,
+            moduleId: 1,
+        })
     }
 }
 

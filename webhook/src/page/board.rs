@@ -11,7 +11,7 @@ use nvlink_cluster::{
     gpus::{Holding, Node, Published, id},
     mirror::{Pod, State},
 };
-use nvlink_topology::{Fabric, Interconnect, labels};
+use nvlink_topology::{Fabric, Interconnect, Tray, labels, tray};
 use serde::Serialize;
 
 use super::{order, queue::Queue, siblings};
@@ -40,6 +40,8 @@ pub(super) struct Group {
     pub(super) totals: Totals,
     /// The number of GPUs of the whole fabric, if the label of a node says it.
     pub(super) expected: Option<usize>,
+    /// The trays of the rack that no node reports, ascending, as far as known.
+    pub(super) away: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,22 +147,11 @@ impl Board {
             groups.entry(Kind::of(published)).or_default().push(row);
         }
         let mut totals = Totals::default();
-        let groups = groups.into_iter().map(|(kind, mut rows)| {
-            rows.sort_by(|a, b| order::natural(&a.name, &b.name));
-            compare(&mut rows);
-            let mut group = Totals::default();
-            rows.iter().for_each(|row| group.add(row));
-            totals.join(&group);
-            let expected = rows.iter().filter_map(|row| row.place.fabric_gpus()?.ok());
-            Group {
-                expected: expected.max().filter(|_| matches!(kind, Kind::Fabric(_))),
-                kind,
-                rows,
-                totals: group,
-            }
-        });
+        let groups = groups.into_iter();
+        let groups: Vec<Group> = groups.map(|(kind, rows)| Group::new(kind, rows)).collect();
+        groups.iter().for_each(|group| totals.join(&group.totals));
         Self {
-            groups: groups.collect(),
+            groups,
             totals,
             queue: Queue::new(state),
             age: state.topologies.age(now),
@@ -213,6 +204,43 @@ fn jobs(node: &str, published: &Published, state: &State) -> Vec<Job> {
 }
 
 impl Group {
+    /// Returns a group; the rows of a rack are in the order of its trays, others in that of their names.
+    fn new(kind: Kind, mut rows: Vec<Row>) -> Self {
+        let place = |row: &Row| row.tray().map(|tray| (tray.chassis.clone(), tray.index));
+        rows.sort_by(|a, b| order::natural(&a.name, &b.name));
+        rows.sort_by_cached_key(place);
+        compare(&mut rows);
+        let mut totals = Totals::default();
+        rows.iter().for_each(|row| totals.add(row));
+        let expected = rows.iter().filter_map(|row| row.place.fabric_gpus()?.ok());
+        let mut group = Self {
+            expected: expected.max().filter(|_| matches!(kind, Kind::Fabric(_))),
+            kind,
+            rows,
+            totals,
+            away: Vec::new(),
+        };
+        let trays = group.rows.iter().map(Row::tray);
+        let away = group.expected_nodes().map(|nodes| tray::away(trays, nodes));
+        group.away = away.flatten().unwrap_or_default();
+        group
+    }
+
+    /// Returns the rows, and the numbers of the trays that are away, in the order of the rack.
+    pub(super) fn places(&self) -> impl Iterator<Item = Result<&Row, u8>> {
+        let mut away = self.away.iter().copied().peekable();
+        let before = move |row| {
+            let index = Row::tray(row).map_or(0, |tray| tray.index);
+            let earlier: Vec<u8> =
+                std::iter::from_fn(|| away.next_if(|&one| one < index)).collect();
+            earlier.into_iter().map(Err).chain([Ok(row)])
+        };
+        let last = self.rows.last().and_then(Row::tray);
+        let after = self.away.iter().copied();
+        let after = after.filter(move |&one| last.is_some_and(|last| one > last.index));
+        self.rows.iter().flat_map(before).chain(after.map(Err))
+    }
+
     /// Returns the number of GPUs of the whole fabric, if it has fewer.
     pub(super) fn incomplete(&self) -> Option<usize> {
         self.expected
@@ -279,6 +307,11 @@ impl Row {
     /// Returns the highest number of free GPUs in one domain, as far as known.
     pub(super) fn largest_free_set(&self) -> Option<usize> {
         Some(self.node()?.largest_set(&self.free()?))
+    }
+
+    /// Returns its place in the rack, if its driver reports it.
+    pub(super) fn tray(&self) -> Option<&Tray> {
+        self.node()?.tray.as_ref()
     }
 
     pub(super) fn node(&self) -> Option<&Node> {

@@ -11,9 +11,14 @@ use super::board::Row;
 /// Renders the content of the page of a node.
 pub(super) fn html(row: &Row) -> String {
     let mut html = "<p><a href=\"/\">All nodes</a></p>\n".to_owned();
+    let tray = row.tray().map(|tray| {
+        let (index, slot, chassis) = (tray.index, tray.slot, &tray.chassis);
+        format!("{index}, in slot {slot} of chassis {chassis}")
+    });
     let facts = [
         ("Rack", row.place.rack.as_deref()),
         ("Zone", row.place.zone.as_deref()),
+        ("Tray", tray.as_deref()),
     ];
     let facts: String = facts
         .into_iter()

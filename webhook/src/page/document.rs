@@ -16,6 +16,7 @@ pub(super) fn of_row(row: &Row) -> Value {
     set("name", Some(json!(row.name)));
     set("rack", row.place.rack.as_ref().map(|rack| json!(rack)));
     set("zone", row.place.zone.as_ref().map(|zone| json!(zone)));
+    set("tray", row.tray().map(|tray| json!(tray)));
     match row.published.as_ref() {
         Ok(node) => {
             let gpus = node.gpus.iter().map(|gpu| of_gpu(node, gpu));
@@ -90,6 +91,9 @@ pub(super) fn of_group(group: &Group) -> Value {
     let mut value = json!({"title": group.kind.title(), "totals": group.totals, "nodes": names});
     if let Some(expected) = group.expected {
         value["expectedGpus"] = json!(expected);
+    }
+    if !group.away.is_empty() {
+        value["awayTrays"] = json!(group.away);
     }
     value
 }

@@ -72,6 +72,11 @@ impl Fields {
     }
 }
 
+/// Returns the text of a tray that is away.
+pub(super) fn of_away(tray: u8) -> String {
+    format!("tray:{tray} is:away")
+}
+
 /// Returns the text of a node.
 pub(super) fn of_row(row: &Row) -> String {
     let mut fields = Fields::default();
@@ -82,6 +87,9 @@ pub(super) fn of_row(row: &Row) -> String {
         fields.add("is", "unreadable");
         return fields.0;
     };
+    if let Some(tray) = &node.tray {
+        fields.add("tray", &tray.index.to_string());
+    }
     for model in node.models() {
         fields.add("model", model);
     }

@@ -144,8 +144,10 @@
       const rows = [...group.querySelectorAll("[data-find]")];
       const shown = rows.filter(show).length;
       group.hidden = shown === 0;
-      all += rows.length;
-      found += shown;
+      // The trays that are away are no nodes.
+      const nodes = rows.filter((row) => row.id);
+      all += nodes.length;
+      found += nodes.filter((row) => !row.hidden).length;
     }
     const jobs = [...document.querySelectorAll("#waiting [data-find]")].filter(show).length;
     const decisions = [...byId("list").children].filter(show).length;

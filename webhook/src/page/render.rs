@@ -4,7 +4,12 @@ use std::fmt::Write;
 
 use nvlink_runtime::page::{self, Asset, escape};
 
-use super::{board::Board, find::Query, rendering::Rendering, row, summary};
+use super::{
+    board::Board,
+    find::{self, Query},
+    rendering::Rendering,
+    row, summary,
+};
 
 const STYLE: Asset = Asset::style(&[page::STYLE, include_str!("page.css")]);
 const SCRIPT: Asset = Asset::script(&[include_str!("page.js")]);
@@ -113,7 +118,10 @@ fn nodes(rendering: &Rendering, query: &Query, html: &mut String) {
              <code>--publish</code>.</p>\n";
     }
     for (n, group) in rendering.board.groups.iter().enumerate() {
-        let found = group.rows.iter().any(|row| row::is_found(row, query));
+        let found = group.places().any(|place| match place {
+            Ok(row) => row::is_found(row, query),
+            Err(tray) => query.matches(&find::of_away(tray)),
+        });
         let hidden = if found { "" } else { " hidden" };
         let _ = write!(
             html,
@@ -125,8 +133,11 @@ fn nodes(rendering: &Rendering, query: &Query, html: &mut String) {
             escape(&summary::of_group(group)),
             escape(&group.kind.title())
         );
-        for row in &group.rows {
-            rendering.row(row, query, html);
+        for place in group.places() {
+            match place {
+                Ok(row) => rendering.row(row, query, html),
+                Err(tray) => *html += &row::away(tray, query),
+            }
         }
         *html += "</div></section>\n";
     }

@@ -184,7 +184,9 @@ fn layout(board: &Board) -> u64 {
         group.kind.title().hash(&mut hasher);
         for row in &group.rows {
             row.name.hash(&mut hasher);
+            row.tray().map(|tray| tray.index).hash(&mut hasher);
         }
+        group.away.hash(&mut hasher);
     }
     hasher.finish()
 }

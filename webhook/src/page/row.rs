@@ -23,12 +23,27 @@ pub(super) fn html(row: &Row) -> String {
     };
     format!(
         "<div class=\"row\" role=\"row\" id=\"node-{name}\" data-find=\"{find}\">\
-         <span role=\"rowheader\"><a href=\"{address}\">{name}</a></span>\
+         <span role=\"rowheader\"><a href=\"{address}\">{name}</a>{tray}</span>\
          <span role=\"cell\" class=\"cells\"><span aria-hidden=\"true\">{cells}</span></span>\
          <span role=\"cell\" class=\"fit\">{fit}</span>\
          <span role=\"cell\" class=\"held\">{held}</span></div>\n",
         find = escape(&find::of_row(row)),
         address = address(&row.name),
+        tray = row.tray().map_or_else(String::new, |tray| {
+            format!(" <span class=\"soft\">tray {}</span>", tray.index)
+        }),
+    )
+}
+
+/// Renders the place of a tray that is away, hidden if the query does not find it.
+pub(super) fn away(tray: u8, query: &Query) -> String {
+    let find = find::of_away(tray);
+    let hidden = if query.matches(&find) { "" } else { "hidden " };
+    format!(
+        "<div {hidden}class=\"row\" role=\"row\" data-find=\"{find}\">\
+         <span role=\"rowheader\" class=\"soft\">tray {tray}</span>\
+         <span role=\"cell\" class=\"cells\"></span><span role=\"cell\" class=\"fit\"></span>\
+         <span role=\"cell\" class=\"held\"><span class=\"bad\">✕ no node reports this tray</span></span></div>\n"
     )
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use nvlink_queue::notice::REFUSED;
 use nvlink_runtime::page::escape;
-use nvlink_runtime::words::{count, gpus, percent};
+use nvlink_runtime::words::{count, gpus, percent, ranges};
 use nvlink_topology::labels;
 
 use super::board::{Board, Group, Kind, Row};
@@ -334,11 +334,14 @@ fn is_fabric(group: &Group) -> bool {
 /// Says what is free in a group.
 pub(super) fn of_group(group: &Group) -> String {
     let totals = &group.totals;
-    let mut text = format!(
-        "{}, {}",
-        of(totals.nodes, group.expected_nodes(), "node"),
-        of(totals.gpus, group.expected, "GPU")
-    );
+    let mut text = of(totals.nodes, group.expected_nodes(), "node");
+    let away: Vec<u32> = group.away.iter().copied().map(u32::from).collect();
+    let _ = match away.as_slice() {
+        [] => Ok(()),
+        [tray] => write!(text, " (tray {tray} is away)"),
+        trays => write!(text, " (trays {} are away)", ranges(trays)),
+    };
+    let _ = write!(text, ", {}", of(totals.gpus, group.expected, "GPU"));
     if totals.gpus > totals.unknown {
         let _ = write!(text, ", {} free", totals.free);
     }

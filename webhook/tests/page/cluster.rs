@@ -11,7 +11,7 @@ use nvlink_cluster::{
     informer::Extent,
     mirror::{Mirror, Pod, pod::Queued},
 };
-use nvlink_topology::{Allocation, Fault, NodeTopologySpec, labels};
+use nvlink_topology::{Allocation, Fault, NodeTopologySpec, Tray, labels};
 use nvlink_webhook::{
     metrics::Outcome,
     page::Page,
@@ -73,12 +73,19 @@ fn slow(node: &str) -> NodeTopologySpec {
     spec
 }
 
-/// Returns a tray of four GPUs of a fabric.
+/// Returns a tray of four GPUs of a fabric. The trays of `tray-1` and `tray-2` are the first and the last of
+/// three.
 pub(crate) fn tray(node: &str) -> NodeTopologySpec {
     let mut spec = switched(node, 4, None);
     let fabric = json!({"clusterUuid": "11111111-2222-3333-4444-555555555555", "clique": 7});
     let fabric = serde_json::from_value(fabric).unwrap();
     spec.domains[0].fabric = Some(fabric);
+    let index = if node == "tray-2" { 2 } else { 0 };
+    spec.tray = Some(Tray {
+        chassis: "1821325191344".to_owned(),
+        index,
+        slot: index + 10,
+    });
     spec.complete(node).unwrap();
     spec
 }

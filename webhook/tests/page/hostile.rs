@@ -7,7 +7,7 @@ use nvlink_cluster::{
     informer::Extent,
     mirror::{Pod, pod::Queued},
 };
-use nvlink_topology::NodeTopologySpec;
+use nvlink_topology::{NodeTopologySpec, Tray};
 use nvlink_webhook::{metrics::Outcome, page::Page, recent::Decision};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,6 +23,11 @@ fn named(name: &str) -> Arc<Page> {
         gpu.uuid = Some(name.to_owned());
     }
     spec.domains[0].id = name.to_owned();
+    spec.tray = Some(Tray {
+        chassis: name.to_owned(),
+        index: 255,
+        slot: 0,
+    });
     let mut job = cluster::held(name, name, &[0]);
     job.container = name.to_owned();
     let marks =

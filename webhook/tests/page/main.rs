@@ -326,6 +326,33 @@ async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
 }
 
 #[tokio::test]
+async fn a_tray_that_no_node_reports_has_its_place_in_the_rack() {
+    let page = filled();
+    let html = get(&page, "/").await.body;
+    assert!(html.contains("2 of 3 nodes (tray 1 is away), 8 of 12 GPUs, "));
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let places = [
+        at("id=\"node-tray-1\""),
+        at("data-find=\"tray:1 is:away\""),
+        at("id=\"node-tray-2\""),
+    ];
+    assert!(places.is_sorted(), "{places:?}");
+    let json: Value = serde_json::from_str(&get(&page, "/api/v1/cluster").await.body).unwrap();
+    let groups = json["groups"].as_array().unwrap();
+    let away: Vec<&Value> = groups.iter().map(|group| &group["awayTrays"]).collect();
+    assert_eq!(
+        away.iter()
+            .filter(|away| ***away == serde_json::json!([1]))
+            .count(),
+        1,
+        "{away:?}"
+    );
+    let found = get(&page, "/?q=is:away").await.body;
+    assert_eq!(shown(&found, "node-"), [""; 0]);
+    assert!(found.contains("<div class=\"row\" role=\"row\" data-find=\"tray:1 is:away\""));
+}
+
+#[tokio::test]
 async fn the_search_finds_pods_projects_nodes_and_states() {
     let page = filled();
     for (query, nodes, decisions) in [
@@ -341,6 +368,7 @@ async fn the_search_finds_pods_projects_nodes_and_states() {
         ("is:degraded", "tray-1 tray-2", ""),
         ("is:poor+ci/", "a6000", ""),
         ("is:unknown", "tray-2", ""),
+        ("tray:2", "tray-2", ""),
         ("is:unreadable", "odd", ""),
         ("is:denied", "", "2"),
         ("a6000+h100", "", ""),

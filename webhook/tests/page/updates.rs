@@ -79,3 +79,21 @@ async fn the_page_is_loaded_again_when_nodes_come_or_go_or_another_replica_answe
     page.mirror.remove_node("h100-10");
     assert_eq!(changes(&page, &first).await["reload"], true);
 }
+
+#[tokio::test]
+async fn the_page_is_loaded_again_when_a_tray_comes_back() {
+    let (page, recent) = cluster::page();
+    cluster::fill(&page, &recent);
+    let first = get(&page, "/").await.body;
+    assert!(first.contains("is:away"));
+    let mut third = cluster::tray("tray-3");
+    for (tray, nodes) in [(1, "3 of 3 nodes, 12 of 12 GPUs, "), (2, "3 of 3 nodes, ")] {
+        third.tray.as_mut().unwrap().index = tray;
+        cluster::set(&page, "tray-3", &third, &[]);
+        tokio::time::sleep(LATER).await;
+        // If two nodes report the same tray, it is not known which one is away.
+        let html = get(&page, "/").await.body;
+        assert!(html.contains(nodes) && !html.contains("is:away"), "{html}");
+    }
+    assert_eq!(changes(&page, &cursor(&first)).await["reload"], true);
+}

@@ -86,6 +86,7 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
                     column("Model", "string", ".spec.gpus[0].model"),
                     // A column shows one value: of a list of domains it would show only the first.
                     column("From", "string", ".spec.source.from"),
+                    column("Tray", "integer", ".spec.tray.index"),
                     column("Age", "date", ".metadata.creationTimestamp"),
                 ],
             }],

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use nvlink_runtime::words::count;
 use nvlink_topology::{
-    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus,
+    Allocation, Domain, Interconnect, NodeTopologySpec, Tray, descriptor::Capacity, missing_gpus,
     missing_links, own_missing_links,
 };
 
@@ -25,6 +25,8 @@ pub struct Node {
     pub missing: usize,
     /// What its benchmarks reach of what its siblings reach, if that is less; a ratio.
     pub slow: Option<f64>,
+    /// Its place in the rack, if its driver reports it.
+    pub tray: Option<Tray>,
     /// The domains, with the indices of their GPUs on this node.
     pub domains: Vec<Domain>,
     /// How the GPUs are connected; `None` if the source cannot determine it.
@@ -146,6 +148,7 @@ impl Node {
             missing: missing.saturating_sub(marks.lost.len()),
             lost: marks.lost,
             slow: spec.slow().map(|one| one.ratio),
+            tray: spec.tray.clone(),
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             network: Capacity::of(spec).inter_node,

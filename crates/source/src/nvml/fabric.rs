@@ -1,8 +1,8 @@
 //! Interprets the driver's information about a GPU's NVLink fabric. Pure functions.
 
-use nvlink_topology::Fabric;
+use nvlink_topology::{Fabric, Tray};
 
-use super::raw::FabricInfo;
+use super::raw::{FabricInfo, PlatformInfo};
 use crate::{FabricCondition, FabricHealth, FabricState};
 
 /// The conditions of two bits each, with their position in the mask.
@@ -46,6 +46,20 @@ impl FabricInfo {
     pub(super) fn reaches(&self, other: &Self) -> bool {
         let place = |info: &Self| (info.progress(), info.cluster_uuid, info.clique);
         place(self) == place(other) && self.progress() == Some(FabricState::Completed)
+    }
+}
+
+impl PlatformInfo {
+    /// Returns the compute tray; `None` if the chassis has no serial number, as an HGX board.
+    pub(super) fn tray(&self) -> Option<Tray> {
+        let text = self.chassis.split(|&byte| byte == 0).next()?;
+        let chassis = str::from_utf8(text).ok()?.trim();
+        let known = !chassis.is_empty() && chassis.bytes().all(|byte| byte.is_ascii_graphic());
+        known.then(|| Tray {
+            chassis: chassis.to_owned(),
+            index: self.tray,
+            slot: self.slot,
+        })
     }
 }
 
@@ -130,6 +144,29 @@ mod tests {
                 (AccessTimeoutRecovery, false),
                 (IncorrectConfiguration, true)
             ]
+        );
+    }
+
+    #[test]
+    fn a_chassis_without_a_serial_number_is_no_rack() {
+        let of = |serial: &[u8]| {
+            let mut chassis = [0; 16];
+            chassis[..serial.len()].copy_from_slice(serial);
+            let info = PlatformInfo {
+                chassis,
+                slot: 9,
+                tray: 4,
+            };
+            info.tray()
+                .map(|tray| (tray.chassis, tray.slot, tray.index))
+        };
+        let full = "1821325191344000";
+        assert_eq!(of(b"18213\0junk"), Some(("18213".to_owned(), 9, 4)));
+        assert_eq!(of(full.as_bytes()), Some((full.to_owned(), 9, 4)));
+        assert_eq!(of(b" 18213 "), Some(("18213".to_owned(), 9, 4)));
+        assert_eq!(
+            [of(b""), of(b"   "), of(b"a\x01b"), of(&[0xff, 0xfe])],
+            [const { None }; 4]
         );
     }
 

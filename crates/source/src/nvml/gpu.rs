@@ -88,6 +88,14 @@ pub(super) fn read(
     let watched = events.watch(library, device, &key, &mut failures)?;
     let call = graph("nvmlDeviceGetGpuFabricInfo");
     let fabric = failures.ask(call, raw::fabric_info(device))?.given();
+    let in_rack = fabric.is_some_and(|info| info.multi_node().is_some());
+    let tray = match in_rack {
+        true => failures.ask(
+            detail("nvmlDeviceGetPlatformInfo"),
+            raw::platform_info(device),
+        )?,
+        false => Answer::Unknown,
+    };
     let verdict = verdict::read(device, &mut failures)?;
     // A GPU with MIG enabled reports its links as down: treat them as unknown.
     let count = match (&mig, mig_enabled) {
@@ -118,7 +126,12 @@ pub(super) fn read(
     };
     Ok(Answered {
         key,
-        facts: GpuFacts { gpu, links, fabric },
+        facts: GpuFacts {
+            gpu,
+            links,
+            fabric,
+            tray: tray.given().and_then(|info| info.tray()),
+        },
         pcie: fixed.pcie,
         counters: counters.unwrap_or_default(),
         watched,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nvlink_topology::{
     Domain, Fabric, Gpu, Invalid, Link, NodeTopologySpec, Path, Remote, RemoteKind, Source,
-    SourceKind, Via,
+    SourceKind, Tray, Via,
 };
 
 use super::raw::FabricInfo;
@@ -19,6 +19,8 @@ pub(super) struct GpuFacts {
     pub(super) links: Option<Vec<LinkFacts>>,
     /// The fabric; `None` if the GPU or the driver does not support fabrics.
     pub(super) fabric: Option<FabricInfo>,
+    /// Its place in the rack; `None` if it is in none, or the driver does not report it.
+    pub(super) tray: Option<Tray>,
 }
 
 /// What a GPU reports about one link.
@@ -195,6 +197,7 @@ pub(super) fn spec(
     let mut spec = NodeTopologySpec {
         paths: paths.clone(),
         domains: fabrics(facts),
+        tray: tray(facts),
         ..NodeTopologySpec::of(Source { kind, from }, gpus)
     };
     odd.extend(spec.complete(node)?);
@@ -263,6 +266,13 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
         }
     }
     odd
+}
+
+/// Returns the tray that all GPUs report; `None` if one does not, or another one.
+fn tray(facts: &[GpuFacts]) -> Option<Tray> {
+    let mut trays = facts.iter().map(|one| one.tray.as_ref());
+    let first = trays.next()??;
+    trays.all(|tray| tray == Some(first)).then(|| first.clone())
 }
 
 /// Returns the multi-node fabrics with their GPUs, as `complete` needs them.

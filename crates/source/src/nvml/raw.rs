@@ -25,7 +25,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlEventSet_t, nvmlEventTypeXidCriticalError, nvmlFieldValue_t, nvmlGpmMetricsGet_t,
     nvmlGpmSample_t, nvmlGpmSupport_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t,
     nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK,
-    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN, nvmlValue_t,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN, nvmlPlatformInfo_v2_t, nvmlValue_t,
 };
 
 /// The error code "unknown version of the argument", which the wrapper does not name.
@@ -230,6 +230,39 @@ pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> 
         state: info.state.into(),
         status: info.status,
         health: None,
+    })
+}
+
+/// The place of a GPU in a rack, with the library's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlatformInfo {
+    /// Serial number of the chassis, filled up with zeros; all zero where there is none.
+    pub(super) chassis: [u8; 16],
+    /// The slot of the chassis, with switch trays.
+    pub(super) slot: u8,
+    /// The compute tray of the chassis, without switch trays.
+    pub(super) tray: u8,
+}
+
+/// Returns the place in the rack. Version 1 of the call has no serial number of the chassis.
+pub(super) fn platform_info(device: &Device<'_>) -> Result<PlatformInfo, NvmlError> {
+    let get = nvml_sym(device.nvml().lib().nvmlDeviceGetPlatformInfo.as_ref())?;
+    let mut info = nvmlPlatformInfo_v2_t {
+        version: size_of::<nvmlPlatformInfo_v2_t>() as u32 | 2 << 24,
+        ibGuid: [0; 16],
+        chassisSerialNumber: [0; 16],
+        slotNumber: 0,
+        trayIndex: 0,
+        hostId: 0,
+        peerType: 0,
+        moduleId: 0,
+    };
+    // SAFETY: `info` is version 2, and the library never writes more than the size in `version`.
+    nvml_try(unsafe { get(handle(device), &mut info) })?;
+    Ok(PlatformInfo {
+        chassis: info.chassisSerialNumber,
+        slot: info.slotNumber,
+        tray: info.trayIndex,
     })
 }
 

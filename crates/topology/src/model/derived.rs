@@ -12,8 +12,12 @@ use super::{
 
 impl Serialize for NodeTopologySpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut spec = serializer.serialize_struct("NodeTopologySpec", 9)?;
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 10)?;
         spec.serialize_field("source", &self.source)?;
+        match &self.tray {
+            None => spec.skip_field("tray")?,
+            Some(tray) => spec.serialize_field("tray", tray)?,
+        }
         spec.serialize_field("gpus", &self.gpus)?;
         match self.lost.is_empty() {
             false => spec.serialize_field("lost", &self.lost)?,
@@ -49,6 +53,7 @@ impl NodeTopologySpec {
     pub fn of(source: Source, gpus: Vec<Gpu>) -> Self {
         Self {
             source,
+            tray: None,
             gpus,
             lost: Vec::new(),
             edges: Vec::new(),

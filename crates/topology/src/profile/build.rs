@@ -3,7 +3,7 @@
 use super::{Damage, NicSlot, Profile, Wiring, peers};
 use crate::{
     Domain, Fabric, Gpu, Link, Nic, NodeTopologySpec, Path, PathClass, Remote, RemoteKind, Source,
-    SourceKind, bandwidth,
+    SourceKind, Tray, bandwidth,
 };
 
 /// Lanes of every slot.
@@ -39,6 +39,7 @@ impl Profile {
             from: profile.name.to_owned(),
         };
         NodeTopologySpec {
+            tray: fabric.as_ref().and_then(|fabric| tray(name, fabric)),
             paths: paths(profile, &gpus),
             domains: fabric
                 .map(|fabric| Domain {
@@ -56,6 +57,18 @@ impl Profile {
             ..NodeTopologySpec::of(source, gpus.iter().copied().map(gpu).collect())
         }
     }
+}
+
+/// Returns the tray of a simulated node in the only rack of its fabric: the number at the end of its
+/// name, from 1 on. `None` without one.
+fn tray(name: &str, fabric: &Fabric) -> Option<Tray> {
+    let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number: u8 = name[digits.len()..].parse().ok()?;
+    Some(Tray {
+        chassis: format!("SIM-{}", fabric.cluster_uuid.split('-').next()?),
+        index: number.checked_sub(1)?,
+        slot: number,
+    })
 }
 
 /// Returns the links of GPU `n`. Links to switches whose fabric is not set up stay

@@ -46,6 +46,7 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
     };
     let mut spec = NodeTopologySpec {
         source,
+        tray: None,
         gpus,
         lost: Vec::new(),
         edges: edges.collect(),

@@ -136,6 +136,26 @@ fn every_version_of_the_call_reports_the_domain() {
 }
 
 #[test]
+fn a_node_of_a_rack_says_which_tray_it_is() {
+    let mut recorded = recording("gb200-nvl72").unwrap();
+    let tray = json!({"chassis": "1821325191344", "index": 6, "slot": 15});
+    recorded["spec"]["tray"] = tray.clone();
+    let mut fake = FakeNvml::new(&recorded).unwrap();
+    assert_eq!(fake.topology().unwrap()["spec"]["tray"], tray);
+    fake.without(&["nvmlDeviceGetPlatformInfo"]).unwrap();
+    let old = fake.topology().unwrap();
+    assert_eq!(old["spec"].get("tray"), None, "an old driver");
+    assert_eq!(old["spec"]["domains"], recorded["spec"]["domains"]);
+    // The serial number of an HGX board is empty: it is in no rack.
+    for profile in ["hgx-b200", "dgx-h100"] {
+        let fake = FakeNvml::of_profile(profile).unwrap();
+        assert_eq!(fake.topology().unwrap()["spec"].get("tray"), None);
+        let asked = "call nvmlDeviceGetPlatformInfo";
+        assert!(!fake.trace().iter().any(|line| line == asked), "{profile}");
+    }
+}
+
+#[test]
 fn partitions_of_a_board_are_separate_domains() {
     let mut fake = FakeNvml::of_profile("hgx-b200").unwrap();
     let apart = |a: usize, b: usize| json!({"pair": [a, b], "index": 2, "status": 5});

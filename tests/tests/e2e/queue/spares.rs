@@ -55,6 +55,16 @@ fn the_spare_of_a_rack_is_for_a_pod_whose_node_is_lost_and_the_rack_has_a_size()
     assert_eq!(node(&cluster.bound(lost)), "a3");
     assert!(waits(&cluster.pod("alone")));
 
+    let tray = |node| {
+        cluster
+            .plane
+            .kubectl()
+            .get(&["nodetopology", node])
+            .unwrap()["spec"]["tray"]["index"]
+            .clone()
+    };
+    assert_eq!(RACK.map(|(node, _)| tray(node)), [0, 1, 2]);
+
     // An administrator says how many GPUs the rack has, for the alert.
     let label = "nvlink-domains.io/fabric-gpus=72";
     cluster

@@ -47,6 +47,7 @@ fn gpu(n: u32, ends: Vec<FarEnd>, fabric: Option<FabricInfo>) -> GpuFacts {
         },
         links: Some(ends.into_iter().enumerate().map(link).collect()),
         fabric,
+        tray: None,
     }
 }
 
