@@ -59,8 +59,7 @@ pub struct Metadata {
 pub struct NodeTopologySpec {
     /// The source of the topology.
     pub source: Source,
-    /// The place of the node in its rack, if its GPUs are part of a fabric that spans nodes, and all
-    /// report the same.
+    /// The place of the node in its rack, if its GPUs report one and none reports another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tray: Option<Tray>,
     /// The GPUs, by ascending index.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A compute tray of a rack: the place of a node, as the driver reports it
 /// (`nvmlDeviceGetPlatformInfo`, which `nvidia-smi -q` prints as platform info).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Tray {

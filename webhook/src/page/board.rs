@@ -2,7 +2,7 @@
 //! Pure: from the state of the mirror to values that rendering needs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -147,8 +147,15 @@ impl Board {
             groups.entry(Kind::of(published)).or_default().push(row);
         }
         let mut totals = Totals::default();
+        let seen: HashSet<Tray> = groups
+            .values()
+            .flatten()
+            .filter_map(Row::any_tray)
+            .collect();
         let groups = groups.into_iter();
-        let groups: Vec<Group> = groups.map(|(kind, rows)| Group::new(kind, rows)).collect();
+        let groups: Vec<Group> = groups
+            .map(|(kind, rows)| Group::new(kind, rows, &seen))
+            .collect();
         groups.iter().for_each(|group| totals.join(&group.totals));
         Self {
             groups,
@@ -205,7 +212,8 @@ fn jobs(node: &str, published: &Published, state: &State) -> Vec<Job> {
 
 impl Group {
     /// Returns a group; the rows of a rack are in the order of its trays, others in that of their names.
-    fn new(kind: Kind, mut rows: Vec<Row>) -> Self {
+    /// Trays that are `seen` on any node, such as one whose GPUs left the fabric, are not away.
+    fn new(kind: Kind, mut rows: Vec<Row>, seen: &HashSet<Tray>) -> Self {
         let place = |row: &Row| row.tray().map(|tray| (tray.chassis.clone(), tray.index));
         rows.sort_by(|a, b| order::natural(&a.name, &b.name));
         rows.sort_by_cached_key(place);
@@ -222,7 +230,12 @@ impl Group {
         };
         let trays = group.rows.iter().map(Row::tray);
         let away = group.expected_nodes().map(|nodes| tray::away(trays, nodes));
+        let chassis = group.rows.first().and_then(Row::tray);
+        let chassis = chassis.map(|tray| tray.chassis.as_str());
+        let elsewhere = seen.iter().filter(|tray| Some(&*tray.chassis) == chassis);
+        let elsewhere: BTreeSet<u8> = elsewhere.map(|tray| tray.index).collect();
         group.away = away.flatten().unwrap_or_default();
+        group.away.retain(|index| !elsewhere.contains(index));
         group
     }
 
@@ -250,7 +263,8 @@ impl Group {
     /// Returns the number of nodes of the whole fabric, if all have as many GPUs as the largest.
     pub(super) fn expected_nodes(&self) -> Option<usize> {
         let nodes = self.rows.iter().filter_map(Row::node);
-        let most = nodes.map(|node| node.gpus.len()).max()?;
+        let whole = nodes.map(|node| node.gpus.len() + node.lost.len() + node.missing);
+        let most = whole.max()?;
         let expected = self.expected?;
         (expected.checked_rem(most) == Some(0)).then_some(expected / most)
     }
@@ -312,6 +326,12 @@ impl Row {
     /// Returns its place in the rack, if its driver reports it.
     pub(super) fn tray(&self) -> Option<&Tray> {
         self.node()?.tray.as_ref()
+    }
+
+    /// The same, also of what it published before what cannot be used.
+    fn any_tray(&self) -> Option<Tray> {
+        let earlier = self.earlier.as_deref().and_then(|one| one.as_ref().ok());
+        self.node().or(earlier)?.tray.clone()
     }
 
     pub(super) fn node(&self) -> Option<&Node> {

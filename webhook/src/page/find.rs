@@ -6,7 +6,10 @@ use std::fmt::Write;
 
 use nvlink_cluster::mirror::{Pod, pod::Queued};
 
-use super::{board::Row, queue};
+use super::{
+    board::{Kind, Row},
+    queue,
+};
 use crate::recent::Decision;
 
 /// The longest query, in bytes; the rest is ignored.
@@ -72,9 +75,15 @@ impl Fields {
     }
 }
 
-/// Returns the text of a tray that is away.
-pub(super) fn of_away(tray: u8) -> String {
-    format!("tray:{tray} is:away")
+/// Returns the text of a tray of a group that is away.
+pub(super) fn of_away(tray: u8, group: &Kind) -> String {
+    let mut fields = Fields::default();
+    fields.add("tray", &tray.to_string());
+    if let Kind::Fabric(fabric) = group {
+        fields.add("domain", &fabric.id());
+    }
+    fields.add("is", "away");
+    fields.0
 }
 
 /// Returns the text of a node.

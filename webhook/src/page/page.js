@@ -144,16 +144,14 @@
       const rows = [...group.querySelectorAll("[data-find]")];
       const shown = rows.filter(show).length;
       group.hidden = shown === 0;
-      // The trays that are away are no nodes.
-      const nodes = rows.filter((row) => row.id);
-      all += nodes.length;
-      found += nodes.filter((row) => !row.hidden).length;
+      all += rows.length;
+      found += shown;
     }
     const jobs = [...document.querySelectorAll("#waiting [data-find]")].filter(show).length;
     const decisions = [...byId("list").children].filter(show).length;
     const text = `${found} of ${count(all, "node")}, ${count(jobs, "waiting job")}, ${count(decisions, "decision")}`;
     set(byId("found"), words.length ? text : "");
-    if (current?.hidden) rove();
+    if (!current || current.hidden) rove();
   }
 
   function count(number, word) {

@@ -120,7 +120,7 @@ fn nodes(rendering: &Rendering, query: &Query, html: &mut String) {
     for (n, group) in rendering.board.groups.iter().enumerate() {
         let found = group.places().any(|place| match place {
             Ok(row) => row::is_found(row, query),
-            Err(tray) => query.matches(&find::of_away(tray)),
+            Err(tray) => query.matches(&find::of_away(tray, &group.kind)),
         });
         let hidden = if found { "" } else { " hidden" };
         let _ = write!(
@@ -136,7 +136,7 @@ fn nodes(rendering: &Rendering, query: &Query, html: &mut String) {
         for place in group.places() {
             match place {
                 Ok(row) => rendering.row(row, query, html),
-                Err(tray) => *html += &row::away(tray, query),
+                Err(tray) => *html += &row::away(tray, &group.kind, query),
             }
         }
         *html += "</div></section>\n";

@@ -7,7 +7,7 @@ use nvlink_runtime::page::{escape, mark};
 use nvlink_runtime::words::{gpus, percent};
 
 use super::{
-    board::{POOR, Row},
+    board::{Kind, POOR, Row},
     find::{self, Query},
 };
 
@@ -36,14 +36,15 @@ pub(super) fn html(row: &Row) -> String {
 }
 
 /// Renders the place of a tray that is away, hidden if the query does not find it.
-pub(super) fn away(tray: u8, query: &Query) -> String {
-    let find = find::of_away(tray);
+pub(super) fn away(tray: u8, group: &Kind, query: &Query) -> String {
+    let find = find::of_away(tray, group);
     let hidden = if query.matches(&find) { "" } else { "hidden " };
     format!(
-        "<div {hidden}class=\"row\" role=\"row\" data-find=\"{find}\">\
+        "<div {hidden}class=\"row\" role=\"row\" data-find=\"{}\">\
          <span role=\"rowheader\" class=\"soft\">tray {tray}</span>\
          <span role=\"cell\" class=\"cells\"></span><span role=\"cell\" class=\"fit\"></span>\
-         <span role=\"cell\" class=\"held\"><span class=\"bad\">✕ no node reports this tray</span></span></div>\n"
+         <span role=\"cell\" class=\"held\"><span class=\"bad\">✕ no node reports this tray</span></span></div>\n",
+        escape(&find)
     )
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn page() -> (Arc<Page>, Recent) {
         let rack = ("topology.kubernetes.io/rack".to_owned(), rack.to_owned());
         view.set_node(node, [rack].into());
     }
-    for (node, gpus) in [("tray-1", "12"), ("tray-2", "a <dozen>")] {
+    for (node, gpus) in [("tray-1", "24"), ("tray-2", "a <dozen>")] {
         let gpus = (labels::FABRIC_GPUS.to_owned(), gpus.to_owned());
         view.set_node(node, [gpus].into());
     }

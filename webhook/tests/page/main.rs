@@ -329,11 +329,11 @@ async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
 async fn a_tray_that_no_node_reports_has_its_place_in_the_rack() {
     let page = filled();
     let html = get(&page, "/").await.body;
-    assert!(html.contains("2 of 3 nodes (tray 1 is away), 8 of 12 GPUs, "));
+    assert!(html.contains("2 of 3 nodes (tray 1 is away), 8 of 24 GPUs, "));
     let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
     let places = [
         at("id=\"node-tray-1\""),
-        at("data-find=\"tray:1 is:away\""),
+        at("data-find=\"tray:1 domain:11111111-2222-3333-4444-555555555555.7 is:away\""),
         at("id=\"node-tray-2\""),
     ];
     assert!(places.is_sorted(), "{places:?}");
@@ -349,7 +349,7 @@ async fn a_tray_that_no_node_reports_has_its_place_in_the_rack() {
     );
     let found = get(&page, "/?q=is:away").await.body;
     assert_eq!(shown(&found, "node-"), [""; 0]);
-    assert!(found.contains("<div class=\"row\" role=\"row\" data-find=\"tray:1 is:away\""));
+    assert!(found.contains("<div class=\"row\" role=\"row\" data-find=\"tray:1 domain:11111111-2222-3333-4444-555555555555.7 is:away\""));
 }
 
 #[tokio::test]

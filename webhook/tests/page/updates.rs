@@ -87,7 +87,7 @@ async fn the_page_is_loaded_again_when_a_tray_comes_back() {
     let first = get(&page, "/").await.body;
     assert!(first.contains("is:away"));
     let mut third = cluster::tray("tray-3");
-    for (tray, nodes) in [(1, "3 of 3 nodes, 12 of 12 GPUs, "), (2, "3 of 3 nodes, ")] {
+    for (tray, nodes) in [(1, "3 of 3 nodes, 12 of 24 GPUs, "), (2, "3 of 3 nodes, ")] {
         third.tray.as_mut().unwrap().index = tray;
         cluster::set(&page, "tray-3", &third, &[]);
         tokio::time::sleep(LATER).await;
@@ -96,4 +96,20 @@ async fn the_page_is_loaded_again_when_a_tray_comes_back() {
         assert!(html.contains(nodes) && !html.contains("is:away"), "{html}");
     }
     assert_eq!(changes(&page, &cursor(&first)).await["reload"], true);
+    // Its GPUs left the fabric, or its NodeTopology cannot be used any more: it is there.
+    third.tray.as_mut().unwrap().index = 1;
+    third.domains[0].fabric = None;
+    cluster::set(&page, "tray-3", &third, &[]);
+    tokio::time::sleep(LATER).await;
+    let html = get(&page, "/").await.body;
+    let two = "2 of 3 nodes, 8 of 24 GPUs, ";
+    assert!(html.contains(two) && !html.contains("is:away"), "{html}");
+    page.mirror
+        .set_node("tray-3", Arc::new(Err("no".to_owned())));
+    tokio::time::sleep(LATER).await;
+    let html = get(&page, "/").await.body;
+    assert!(html.contains(two) && !html.contains("is:away"), "{html}");
+    page.mirror.remove_node("tray-3");
+    tokio::time::sleep(LATER).await;
+    assert!(get(&page, "/").await.body.contains("(tray 1 is away)"));
 }

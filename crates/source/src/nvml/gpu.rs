@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use nvlink_topology::Gpu;
+use nvlink_topology::{Gpu, Tray};
 use nvml_wrapper::{Device, enum_wrappers::device::GpuVirtualizationMode, error::NvmlError};
 use nvml_wrapper_sys::bindings::{NVML_AFFINITY_SCOPE_NODE, field_id::*};
 
@@ -14,7 +14,7 @@ use super::{
     fields::{Answers, Era, FIELDS, bytes_per_second, old_speed_field},
     gpm::Rate,
     graph::{FarEnd, GpuFacts, LinkFacts},
-    raw,
+    raw::{self, FabricInfo},
     verdict::{self, Verdict},
 };
 use crate::{LinkCounters, pci::LinkRate};
@@ -45,6 +45,8 @@ pub(super) struct Memory {
     /// UUIDs, by the address of the GPU in the library.
     names: BTreeMap<usize, String>,
     fixed: BTreeMap<String, Fixed>,
+    /// Places in the rack; `None` if the driver reports none.
+    trays: BTreeMap<String, Option<Tray>>,
     /// Far ends of links that have been up since they were queried. Each costs two
     /// calls, and a cable is not moved while it carries traffic.
     far: BTreeMap<(String, u32), FarEnd>,
@@ -86,16 +88,7 @@ pub(super) fn read(
     let mig_enabled = matches!(&mig, Answer::Given(mode) if mode.current == 1);
     let (library, events) = (&session.library.loaded, &mut session.events);
     let watched = events.watch(library, device, &key, &mut failures)?;
-    let call = graph("nvmlDeviceGetGpuFabricInfo");
-    let fabric = failures.ask(call, raw::fabric_info(device))?.given();
-    let in_rack = fabric.is_some_and(|info| info.multi_node().is_some());
-    let tray = match in_rack {
-        true => failures.ask(
-            detail("nvmlDeviceGetPlatformInfo"),
-            raw::platform_info(device),
-        )?,
-        false => Answer::Unknown,
-    };
+    let (fabric, tray) = session.memory.fabric(device, &key, &mut failures)?;
     let verdict = verdict::read(device, &mut failures)?;
     // A GPU with MIG enabled reports its links as down: treat them as unknown.
     let count = match (&mig, mig_enabled) {
@@ -130,7 +123,7 @@ pub(super) fn read(
             gpu,
             links,
             fabric,
-            tray: tray.given().and_then(|info| info.tray()),
+            tray,
         },
         pcie: fixed.pcie,
         counters: counters.unwrap_or_default(),
@@ -188,6 +181,42 @@ impl Memory {
             self.fixed.insert(key.to_owned(), fixed.clone());
         }
         Ok(fixed)
+    }
+
+    /// Returns the fabric of the GPU `key`, and its place in the rack, which is queried until the driver
+    /// answers.
+    fn fabric(
+        &mut self,
+        device: &Device<'_>,
+        key: &str,
+        failures: &mut Failures,
+    ) -> Result<(Option<FabricInfo>, Option<Tray>), Trouble> {
+        let call = graph("nvmlDeviceGetGpuFabricInfo");
+        let fabric = failures.ask(call, raw::fabric_info(device))?.given();
+        let tray = match fabric.is_some_and(|info| info.progress().is_some()) {
+            true => self.tray(device, key, failures)?,
+            false => None,
+        };
+        Ok((fabric, tray))
+    }
+
+    fn tray(
+        &mut self,
+        device: &Device<'_>,
+        key: &str,
+        failures: &mut Failures,
+    ) -> Result<Option<Tray>, Trouble> {
+        if let Some(tray) = self.trays.get(key) {
+            return Ok(tray.clone());
+        }
+        let call = detail("nvmlDeviceGetPlatformInfo");
+        let tray = match failures.ask(call, raw::platform_info(device))? {
+            Answer::Given(info) => info.tray(),
+            Answer::Unknown => None,
+            Answer::Failed => return Ok(None),
+        };
+        self.trays.insert(key.to_owned(), tray.clone());
+        Ok(tray)
     }
 }
 

@@ -268,11 +268,11 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
     odd
 }
 
-/// Returns the tray that all GPUs report; `None` if one does not, or another one.
+/// Returns the tray that GPUs report; `None` if none does, or they report different ones.
 fn tray(facts: &[GpuFacts]) -> Option<Tray> {
-    let mut trays = facts.iter().map(|one| one.tray.as_ref());
-    let first = trays.next()??;
-    trays.all(|tray| tray == Some(first)).then(|| first.clone())
+    let mut trays = facts.iter().filter_map(|one| one.tray.as_ref());
+    let first = trays.next()?;
+    trays.all(|tray| tray == first).then(|| first.clone())
 }
 
 /// Returns the multi-node fabrics with their GPUs, as `complete` needs them.

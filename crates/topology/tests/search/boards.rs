@@ -45,16 +45,9 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
         from: String::new(),
     };
     let mut spec = NodeTopologySpec {
-        source,
-        tray: None,
-        gpus,
-        lost: Vec::new(),
         edges: edges.collect(),
         paths,
-        domains: Vec::new(),
-        nics: Vec::new(),
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
+        ..NodeTopologySpec::of(source, gpus)
     };
     spec.complete("node").unwrap();
     spec
