@@ -31,7 +31,7 @@ const FACTOR_OF_DAYS: u32 = 6_000;
 /// How many minutes somebody may still be told something: the longest wait for a group that these scenarios raise, and a
 /// round of it.
 const TAIL: u32 = 70;
-const TAIL_OF_DAYS: u32 = 13 * 60;
+const TAIL_OF_DAYS: u32 = 37 * 60;
 
 /// Two promtools at a time: each takes a core for a minute. These tests come one after the other, so that with one promtool
 /// the others would wait, and no other test would begin.

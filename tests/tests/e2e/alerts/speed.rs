@@ -104,7 +104,7 @@ impl<'n> Pods<'n> {
 
 /// Lets pods come and go until `is_over`.
 fn go_on(pods: &mut [Pods<'_>], watch: &Watch, is_over: impl Fn() -> bool) {
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + 4 * SOON;
     while !is_over() {
         assert!(Instant::now() < end, "{:#?}", watch.receiver.received());
         pods.iter_mut().for_each(Pods::go_on);

@@ -25,10 +25,20 @@ use crate::{
 const SPREAD: &str = "classes: {chart: {appliesTo: {minGpus: 1}}}";
 const WIDER: &str = "classes: {chart: {appliesTo: {minGpus: 2}}}\nwebhook: {replicas: 3}";
 
-/// One pod that somebody tried to create.
+/// One pod that somebody tried to create, and from when to when.
 struct Tried {
     at: Instant,
+    until: Instant,
     pod: anyhow::Result<Value>,
+}
+
+impl Tried {
+    /// Reports whether the webhook did not answer within five seconds: other tests may keep both cores from
+    /// it.
+    fn is_late(&self) -> bool {
+        let error = self.pod.as_ref().err();
+        error.is_some_and(|error| format!("{error:#}").contains("context deadline exceeded"))
+    }
 }
 
 /// Tries to create pods that name the class `chart` until `stop`.
@@ -44,7 +54,8 @@ fn create_pods<'s>(
         while !stop.load(Ordering::Relaxed) {
             let at = Instant::now();
             let pod = dry_run(kubectl, &pod);
-            tried.push(Tried { at, pod });
+            let until = Instant::now();
+            tried.push(Tried { at, until, pod });
         }
         tried
     })
@@ -210,9 +221,11 @@ fn no_pod_is_refused_from_install_to_uninstall() {
         (pods.join().unwrap(), placed, ends)
     });
     let (mut all, mut decided) = (0, 0);
-    for Tried { at, pod } in tried {
+    let late = tried.iter().filter(|one| one.is_late()).count();
+    assert!(late < 3, "{late} pods");
+    for Tried { at, until, pod } in tried.into_iter().filter(|one| !one.is_late()) {
         let pod = pod.unwrap_or_else(|error| panic!("{error:#}"));
-        if at > placed && at < ends {
+        if at > placed && until < ends {
             all += 1;
             decided += usize::from(decision(&pod).is_some());
         }

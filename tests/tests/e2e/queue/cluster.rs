@@ -261,7 +261,11 @@ impl Cluster {
     fn run(&mut self, program: &std::path::Path) {
         self.webhook = None;
         let webhook = Webhook::of(program, &self.kubeconfig, &self.flags).unwrap();
-        webhook.register(self.plane.kubectl()).unwrap();
+        // Where the machine stands still for five seconds, the API server would let pods pass as they are.
+        let registration = webhook.registration().unwrap();
+        let patient = registration.replace("timeoutSeconds: 5", "timeoutSeconds: 20");
+        assert_ne!(patient, registration);
+        self.plane.kubectl().apply(&patient).unwrap();
         wait_until("the webhook to gate pods", SOON, || {
             let stored = dry_run(&self.team, &gpu_pod("probe", 1))?;
             Ok(decision(&stored).map(drop))

@@ -141,6 +141,11 @@ fn a_later_leader_shows_on_and_says_nothing_twice() {
     cluster.bound("holds");
     cluster.create_for("waits", 8, "30m");
     let before = shows(&cluster, "waits", "Insufficient");
+    // A leader writes the condition, then the Event.
+    wait_until("the Event", SOON, || {
+        Ok((events(&cluster, "waits").len() == 1).then_some(()))
+    })
+    .unwrap();
     cluster.restart();
     wait_until("the next leader to count", SOON, || {
         let line = "nvlink_webhook_queue_waiting_pods{class=\"line\",reason=\"insufficient\"} 1";

@@ -78,5 +78,7 @@ fn one_replica_leads_until_it_ends_and_then_another_takes_over() {
     waits_to_lead(&third);
     is_accepted(kubectl, "led-by-the-third");
     let log = third.process.log();
-    assert!(!log.contains("cannot"), "{log}");
+    // On a busy machine, the API server may be late once.
+    let wrong = |line: &str| line.contains("cannot") && !line.contains("did not answer within");
+    assert!(!log.lines().any(wrong), "{log}");
 }

