@@ -6,12 +6,12 @@ use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::ensure;
 use nvlink_tests::{
-    ControlPlane, Helm, Kubectl, Lab, LabNode, REGISTRY, assets, http, wait_until, workdir,
+    ControlPlane, Helm, Kubectl, Lab, LabNode, REGISTRY, assets, crowd, http, wait_until, workdir,
 };
 use serde_json::{Value, json};
 
@@ -226,7 +226,7 @@ fn no_pod_is_refused(cluster: &Cluster, helm: &Helm) {
             let mut tried = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let at = Instant::now();
-                tried.push((at, dry_run(kubectl, &pod), at.elapsed()));
+                tried.push((at, dry_run(kubectl, &pod)));
             }
             tried
         });
@@ -240,30 +240,31 @@ fn no_pod_is_refused(cluster: &Cluster, helm: &Helm) {
         stop.store(true, Ordering::Relaxed);
         (tries.join().unwrap(), [upgraded, ends])
     });
-    let (mut slowest, mut late) = (Duration::ZERO, 0);
-    for (at, pod, took) in &tried {
+    let when = |at: Instant| at - began;
+    let steps = format!(
+        "upgraded at {:?}, rolled back at {:?}",
+        when(upgraded),
+        when(ends)
+    );
+    let mut late = Vec::new();
+    for (at, pod) in &tried {
         let pod = match pod {
             Ok(pod) => pod,
-            // Other tests may keep both cores from the webhook for its five seconds.
-            Err(error) if late < 3 && format!("{error:#}").contains(LATE) => {
-                late += 1;
+            Err(error) if format!("{error:#}").contains(LATE) => {
+                late.push(when(*at));
                 continue;
             }
-            Err(error) => {
-                let [at, upgraded, ends] = [*at, upgraded, ends].map(|it| it - began);
-                panic!("at {at:?}, upgraded at {upgraded:?}, rolled back at {ends:?}: {error:#}")
-            }
+            Err(error) => panic!("at {:?}, {steps}: {error:#}", when(*at)),
         };
         assert!(
             *at > ends || decision(pod).is_some(),
             "a pod passed by the webhook"
         );
-        slowest = slowest.max(*took);
     }
-    println!(
-        "{} pods, none refused, {late} too late; the slowest took {slowest:?}",
-        tried.len()
-    );
+    // Other tests may keep both cores from the webhook for its five seconds, or from kube-proxy for longer
+    // than a pod drains.
+    let most = 3 * usize::try_from(crowd()).unwrap();
+    assert!(late.len() <= most, "too late at {late:?}, {steps}");
     assert!(tried.len() > 20, "only {} pods", tried.len());
 }
 
