@@ -240,18 +240,17 @@ impl Group {
     }
 
     /// Returns the rows, and the numbers of the trays that are away, in the order of the rack.
-    pub(super) fn places(&self) -> impl Iterator<Item = Result<&Row, u8>> {
-        let mut away = self.away.iter().copied().peekable();
-        let before = move |row| {
-            let index = Row::tray(row).map_or(0, |tray| tray.index);
-            let earlier: Vec<u8> =
-                std::iter::from_fn(|| away.next_if(|&one| one < index)).collect();
-            earlier.into_iter().map(Err).chain([Ok(row)])
-        };
-        let last = self.rows.last().and_then(Row::tray);
-        let after = self.away.iter().copied();
-        let after = after.filter(move |&one| last.is_some_and(|last| one > last.index));
-        self.rows.iter().flat_map(before).chain(after.map(Err))
+    pub(super) fn places(&self) -> Vec<Result<&Row, u8>> {
+        let away = self.away.iter().map(|&tray| Err(tray));
+        let mut places: Vec<Result<&Row, u8>> = self.rows.iter().map(Ok).chain(away).collect();
+        // Only where all rows are of one chassis is it known what is away.
+        if !self.away.is_empty() {
+            places.sort_by_key(|place| match place {
+                Ok(row) => row.tray().map(|tray| tray.index),
+                Err(tray) => Some(*tray),
+            });
+        }
+        places
     }
 
     /// Returns the number of GPUs of the whole fabric, if it has fewer.

@@ -118,7 +118,7 @@ fn nodes(rendering: &Rendering, query: &Query, html: &mut String) {
              <code>--publish</code>.</p>\n";
     }
     for (n, group) in rendering.board.groups.iter().enumerate() {
-        let found = group.places().any(|place| match place {
+        let found = group.places().into_iter().any(|place| match place {
             Ok(row) => row::is_found(row, query),
             Err(tray) => query.matches(&find::of_away(tray, &group.kind)),
         });

@@ -1,6 +1,8 @@
 //! The fabric behind switches: state, health, partitions; MIG.
 
-use nvlink_tests::{FakeNvml, check_metrics, nvml::recording};
+use std::time::Duration;
+
+use nvlink_tests::{FakeNvml, check_metrics, http, nvml::recording, wait_until};
 use serde_json::{Map, Value, json};
 
 use super::scrape::{good, series, start, those, value, values, wait};
@@ -156,6 +158,35 @@ fn a_node_of_a_rack_says_which_tray_it_is() {
         let topology = FakeNvml::of_profile(profile).unwrap().topology().unwrap();
         assert_eq!(topology["spec"].get("tray"), None, "{profile}");
     }
+}
+
+#[test]
+fn a_tray_that_was_known_once_stays_known() {
+    let mut recorded = recording("gb200-nvl72").unwrap();
+    let tray = json!({"chassis": "1821325191344", "index": 6, "slot": 15});
+    recorded["spec"]["tray"] = tray.clone();
+    let mut fake = FakeNvml::new(&recorded).unwrap();
+    let fails = json!([{"function": "nvmlDeviceGetPlatformInfo", "error": 999}]);
+    fake.put("faults", fails.clone()).unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    let shown = || {
+        let text = http::text(&exporter.url("/api/v1/topology")).unwrap();
+        let topology: Value = serde_json::from_str(&text).unwrap();
+        topology["spec"].get("tray").cloned()
+    };
+    assert_eq!(shown(), None, "the driver has never answered");
+    fake.put("faults", json!([])).unwrap();
+    wait_until("the tray", Duration::from_secs(20), || Ok(shown())).unwrap();
+    // A reading after the failure began: it shows what else has changed.
+    fake.set(|config| {
+        config["faults"] = fails;
+        config["gpus"] = json!({"1": {"fabric": {"state": 2}}});
+    })
+    .unwrap();
+    let left = |text: &str| state(text, "1") == ["in_progress"];
+    wait(&exporter, "GPU 1 to leave the fabric", left);
+    assert_eq!(shown(), Some(tray));
 }
 
 #[test]
