@@ -6,6 +6,7 @@
 //! - `origin` refuses requests that come from a page.
 //! - [`release`] releases the source for a while.
 //! - [`statistics`] counts what the process itself does.
+//! - [`imex`] interprets what the kubelet says of IMEX channels and daemons.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
 //! - [`metrics`] renders the answer to a scrape.
@@ -26,6 +27,7 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
+pub mod imex;
 pub mod lifecycle;
 mod log;
 pub mod metrics;

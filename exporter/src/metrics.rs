@@ -8,6 +8,7 @@ mod families;
 mod family;
 mod gpu;
 mod health;
+mod imex;
 mod link;
 mod nic;
 mod peer;
@@ -88,6 +89,9 @@ impl Collector for Scrape {
             )?;
             let judged = placements.map(|one| &one.judged[..]).unwrap_or_default();
             placement::write(&mut out, &data.topology.spec, judged, whole)?;
+            if let Some(placements) = placements {
+                imex::write(&mut out, &data.topology.metadata.name, &placements.imex)?;
+            }
         }
         if let Some(results) = &view.results {
             collective::write(&mut out, &results.state)?;

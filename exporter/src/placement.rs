@@ -10,6 +10,8 @@ use nvlink_history::Key;
 use nvlink_source::{LostGpu, Reading};
 use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, PathClass, Pattern};
 
+use crate::imex::Imex;
+
 /// Which GPUs the indices mean at one point in time: when a GPU goes away, the
 /// indices of the GPUs behind it change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Placements {
     /// One entry for each container that holds GPUs, sorted by namespace, pod and
     /// container; also if none of its GPUs answers.
     pub judged: Vec<Judged>,
+    /// The IMEX channels and daemons on the node; empty if the kubelet does not say it.
+    pub imex: Imex,
     /// Outcome of the query; absent if there is none (a recording holds the
     /// allocations, or nothing does).
     pub health: Option<Health>,
@@ -102,6 +106,7 @@ impl Placements {
                 .into_iter()
                 .collect(),
             judged,
+            imex: self.imex.clone(),
             health: self.health.clone(),
             on: now,
         }))
@@ -133,6 +138,8 @@ pub struct Judged {
     pub class: Option<String>,
     /// The project that the webhook found for the pod; absent as for `class`.
     pub project: Option<String>,
+    /// The gang of the pod, as the queue or the annotation names it; absent as for `class`.
+    pub gang: Option<String>,
     /// Assumed communication pattern of the job.
     pub pattern: Pattern,
     /// Where the pattern comes from.

@@ -47,6 +47,8 @@ struct Pod {
     pattern: Option<Pattern>,
     class: Option<String>,
     project: Option<String>,
+    gang: Option<String>,
+    ready: bool,
     ended: bool,
 }
 
@@ -60,6 +62,16 @@ impl Facts {
     pub(super) fn labels(&self, pod: &PodName) -> (Option<String>, Option<String>) {
         let pod = self.pods.get(pod);
         pod.map_or((None, None), |pod| (pod.class.clone(), pod.project.clone()))
+    }
+
+    /// Returns the gang that the webhook found the pod to belong to.
+    pub(super) fn gang(&self, pod: &PodName) -> Option<String> {
+        self.pods.get(pod)?.gang.clone()
+    }
+
+    /// Reports whether the pod is ready; `None` if the pod is not known.
+    pub(super) fn is_ready(&self, pod: &PodName) -> Option<bool> {
+        Some(self.pods.get(pod)?.ready)
     }
 
     /// Returns the UID, which distinguishes the pod from others of the same name.
@@ -124,6 +136,12 @@ fn is_value(text: &str) -> bool {
         && ends.iter().flatten().all(u8::is_ascii_alphanumeric)
 }
 
+/// Reports whether `text` can be the name of a gang in a metric: such as `JobSet train/workers`.
+fn is_gang(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_. /".contains(&byte);
+    matches!(text.len(), 1..=200) && text.bytes().all(inner)
+}
+
 /// Whose termination messages are results of benchmarks: pods with the label
 /// [`labels::BENCHMARK`] in the exporter's own namespace, where only administrators create
 /// pods. Others could forge results.
@@ -148,6 +166,15 @@ struct Status {
     phase: Option<String>,
     #[serde(default)]
     container_statuses: Vec<ContainerStatus>,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -197,10 +224,21 @@ impl Benchmarks {
     }
 }
 
-/// The part of the webhook's decision that is read.
-#[derive(Deserialize)]
+/// The part of the webhook's decision that is read, and of where its queue put the pod.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Decision {
-    pattern: String,
+    pattern: Option<String>,
+    /// The gang; of the queue, also one that no annotation names.
+    gang: Option<String>,
+}
+
+impl Decision {
+    fn of(object: &PodObject, key: &str) -> Self {
+        let text = object.annotations().get(key);
+        text.and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
 }
 
 impl Mirror for Pods {
@@ -211,15 +249,12 @@ impl Mirror for Pods {
 
     fn set(&mut self, object: PodObject) {
         self.benchmarks.receive(&object);
-        let decision = object.annotations().get(labels::DECISION);
-        let pattern = decision.and_then(|text| {
-            let decision: Decision = serde_json::from_str(text).ok()?;
-            decision.pattern.parse().ok()
-        });
-        let phase = object
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
+        let decision = Decision::of(&object, labels::DECISION);
+        let queued = Decision::of(&object, labels::QUEUE_PLACEMENT);
+        let status = object.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+        let ready = conditions.any(|one| one.kind == "Ready" && one.status == "True");
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         let label = |name| {
             object
@@ -230,9 +265,11 @@ impl Mirror for Pods {
         };
         let pod = Pod {
             uid: object.uid(),
-            pattern,
+            pattern: decision.pattern.and_then(|pattern| pattern.parse().ok()),
             class: label(labels::CLASS),
             project: label(labels::PROJECT),
+            gang: queued.gang.or(decision.gang).filter(|gang| is_gang(gang)),
+            ready,
             ended,
         };
         let name = (object.namespace().unwrap_or_default(), object.name_any());
@@ -276,155 +313,4 @@ impl Mirror for SlicesOfNode {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::stream;
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(name: &str, decision: &str, phase: &str) -> PodObject {
-        serde_json::from_value(json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "ci", "uid": format!("uid-{name}"), "annotations": {labels::DECISION: decision}},
-            "spec": {"containers": []}, "status": {"phase": phase, "podIP": "10.0.0.1"},
-        }))
-        .unwrap()
-    }
-
-    fn pods(cluster: &Cluster) -> Pods {
-        let benchmarks = Benchmarks {
-            namespace: "ci".to_owned(),
-            inbox: Inbox::default(),
-        };
-        Pods {
-            cluster: cluster.clone(),
-            benchmarks,
-        }
-    }
-
-    #[tokio::test]
-    async fn labels_that_no_api_server_accepts_are_ignored() {
-        let labelled = |name: &str, class: &str, project: &str| {
-            let mut pod = pod(name, "{}", "Running");
-            pod.metadata.labels = Some(
-                [(labels::CLASS, class), (labels::PROJECT, project)]
-                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                    .into(),
-            );
-            watcher::Event::Apply(pod)
-        };
-        let (longest, long) = ("a".repeat(63), "a".repeat(64));
-        let events = [
-            labelled("good", "fast", "gitlab.42"),
-            labelled("long", &longest, &long),
-            labelled("odd", "a\"} 1\nup 0", "-a"),
-        ];
-        let cluster = Cluster::default();
-        watch::reflect(stream::iter(events.map(Ok)), pods(&cluster)).await;
-        let facts = cluster.read();
-        let of = |name: &str| facts.labels(&("ci".to_owned(), name.to_owned()));
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(of("good"), (some("fast"), some("gitlab.42")));
-        assert_eq!(of("long"), (Some(longest), None));
-        assert_eq!(of("odd"), (None, None));
-        assert_eq!(of("unknown"), (None, None));
-    }
-
-    #[tokio::test]
-    async fn pods_have_patterns_and_may_have_ended() {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let good = r#"{"class":"fast","pattern":"tp=4,pp=2","why":"…"}"#;
-        let cluster = Cluster::default();
-        let events = [
-            Init,
-            InitApply(pod("gone", good, "Running")),
-            InitApply(pod("a", good, "Running")),
-            InitDone,
-            Apply(pod("b", good, "Running")),
-            Delete(pod("b", good, "Running")),
-            Init,
-            InitApply(pod("a", good, "Running")),
-            InitApply(pod("bad", r#"{"pattern":"quantum"}"#, "Pending")),
-            InitApply(pod("worse", "{", "Failed")),
-            InitApply(pod("worst", r#"{"pattern":4}"#, "Succeeded")),
-            InitDone,
-        ];
-        watch::reflect(stream::iter(events.map(Ok)), pods(&cluster)).await;
-        let facts = cluster.read();
-        let of = |name: &str| ("ci".to_owned(), name.to_owned());
-        assert_eq!(facts.pattern(&of("a")), "tp=4,pp=2".parse().ok());
-        assert_eq!(facts.uid(&of("a")).as_deref(), Some("uid-a"));
-        assert_eq!(facts.uid(&of("gone")), None);
-        for none in ["gone", "b", "bad", "worse", "worst"] {
-            assert_eq!(facts.pattern(&of(none)), None, "{none}");
-        }
-        assert!(facts.has_ended(&of("worse")) && facts.has_ended(&of("worst")));
-        assert!(!facts.has_ended(&of("a")) && !facts.has_ended(&of("gone")));
-        assert_eq!(facts.pods.len(), 4);
-    }
-
-    #[tokio::test]
-    async fn a_pod_that_comes_back_under_the_name_of_an_ended_one_has_not_ended() {
-        let cluster = Cluster::default();
-        let events =
-            ["Failed", "Running"].map(|phase| Ok(watcher::Event::Apply(pod(phase, "{}", phase))));
-        watch::reflect(stream::iter(events), pods(&cluster)).await;
-        let mut facts = cluster.read();
-        let of = |name: &str| ("ci".to_owned(), name.to_owned());
-        // The kubelet lists an ended pod for a while.
-        facts.forget_ended(|name| *name == of("Failed"));
-        assert!(facts.has_ended(&of("Failed")));
-        facts.forget_ended(|_| false);
-        assert!(!facts.has_ended(&of("Failed")));
-        assert_eq!(
-            facts.uid(&of("Failed")),
-            None,
-            "nor has it the UID of the ended one"
-        );
-        assert!(facts.uid(&of("Running")).is_some());
-    }
-
-    #[tokio::test]
-    async fn only_labelled_pods_of_the_own_namespace_pass_on_their_messages() {
-        let ended = |namespace: &str, uid: &str, label: &str, terminated: serde_json::Value| {
-            let pod: PodObject = serde_json::from_value(json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {"name": uid, "namespace": namespace, "uid": uid, "labels": {labels::BENCHMARK: label}},
-                "spec": {"containers": []}, "status": {"containerStatuses": [
-                    {"name": "ingest", "state": {"terminated": terminated}},
-                    {"name": "other", "state": {"running": {}}}, {"name": "new"}]},
-            }))
-            .unwrap();
-            watcher::Event::Apply(pod)
-        };
-        let good =
-            || json!({"message": "text", "finishedAt": "2026-08-01T10:11:12Z", "exitCode": 1});
-        let events = [
-            ended("own", "good", "true", good()),
-            ended("own", "good", "true", good()),
-            ended("own", "unlabelled", "false", good()),
-            ended("foreign", "forged", "true", good()),
-            ended(
-                "own",
-                "silent",
-                "true",
-                json!({"finishedAt": "2026-08-01T10:11:12Z"}),
-            ),
-            ended("own", "timeless", "true", json!({"message": "text"})),
-        ];
-        let inbox = Inbox::default();
-        let pods = Pods {
-            cluster: Cluster::default(),
-            benchmarks: Benchmarks {
-                namespace: "own".to_owned(),
-                inbox: inbox.clone(),
-            },
-        };
-        watch::reflect(stream::iter(events.map(Ok)), pods).await;
-        let message = Message {
-            at: 1_785_579_072,
-            text: "text".to_owned(),
-        };
-        assert_eq!(inbox.take(), [("good/ingest".to_owned(), message)].into());
-    }
-}
+mod tests;

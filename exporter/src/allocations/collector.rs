@@ -28,6 +28,7 @@ use super::{
     tracker::{Placed, Tracker},
 };
 use crate::{
+    imex::Imex,
     placement::{Health, Judged, Keys, Placements},
     publish::status::{Record, Wanted},
     snapshot::{Latest, Snapshot},
@@ -139,6 +140,7 @@ impl Collector {
         let spec = &data.topology.spec;
         let answer = self.held(answer).await;
         self.restore();
+        let imex = self.imex(&answer);
         let (placed, unknown, uncertain) = self.placed(data, answer);
         let (allocations, lost): (Vec<_>, Vec<_>) = placed
             .into_iter()
@@ -171,8 +173,18 @@ impl Collector {
             status,
             uncertain,
             judged,
+            imex,
             health: Some(health),
         });
+    }
+
+    fn imex(&self, answer: &ListPodResourcesResponse) -> Imex {
+        let facts = self.cluster.read();
+        Imex::of(
+            answer,
+            |pod| facts.has_ended(pod),
+            |pod| facts.is_ready(pod),
+        )
     }
 
     /// Returns the allocations of the kubelet's answer, the devices that are not known, and the GPUs that
@@ -267,6 +279,7 @@ impl Collector {
         for one in &mut judged {
             let pod = (one.allocation.namespace.clone(), one.allocation.pod.clone());
             (one.class, one.project) = facts.labels(&pod);
+            one.gang = facts.gang(&pod);
         }
         drop(facts);
         Ok(judged)

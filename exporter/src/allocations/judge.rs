@@ -71,6 +71,7 @@ impl Judge {
                 path: spec.slowest_path(&allocation.gpus),
                 class: None,
                 project: None,
+                gang: None,
                 bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
                 quality_node: verdict.quality_node,
                 quality_free: verdict.quality_free,

@@ -83,6 +83,7 @@ fn judgements(out: &mut Writer<'_>, judged: &[Judged]) -> fmt::Result {
             path.map(PathClass::as_str).into(),
             one.class.as_deref().into(),
             one.project.as_deref().into(),
+            one.gang.as_deref().into(),
         ];
         (labels, Value::Whole(1))
     });

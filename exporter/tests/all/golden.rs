@@ -10,6 +10,7 @@ use std::{
 
 use crate::support::{PAIRS, broken, golden, reading, snapshot};
 use nvlink_exporter::{
+    imex::Channel,
     metrics::{self, FAMILIES, Groups},
     output::{self, TopologyFormat},
     page,
@@ -54,6 +55,7 @@ fn troubled() -> View {
         path: Some(PathClass::Sys),
         class: None,
         project: None,
+        gang: None,
         domains: Some(2),
         bottleneck_bytes_per_second: Some(21_000_000_000),
         pattern: Pattern::AllToAll,
@@ -67,7 +69,18 @@ fn troubled() -> View {
         bottleneck_bytes_per_second: None,
         ..crate::full::judged(&[1])
     };
-    let placements = crate::full::placements(data, vec![across, broken]);
+    let mut placements = crate::full::placements(data, vec![across, broken]);
+    let of = |pod: &str| ("ci".to_owned(), pod.to_owned());
+    let (namespace, pod) = of("train-0");
+    placements.imex.channels = [Channel {
+        namespace,
+        pod,
+        container: "main".to_owned(),
+        number: 0,
+    }]
+    .into();
+    let daemons = [("daemon-a", Some(false)), ("daemon-b", None)];
+    placements.imex.daemons = daemons.map(|(pod, ready)| (of(pod), ready)).into();
     view(snapshot, Some(placements))
 }
 

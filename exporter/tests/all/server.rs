@@ -335,6 +335,7 @@ fn judged_on(snapshot: &Snapshot) -> Placements {
             path: None,
             class: None,
             project: None,
+            gang: None,
             pattern: Pattern::default(),
             pattern_from: PatternFrom::Default,
             domains: Some(1),

@@ -193,6 +193,7 @@ pub(crate) fn judged(gpus: &[u32]) -> Judged {
         path: Some(PathClass::Nvlink),
         class: Some("high-throughput".to_owned()),
         project: Some("gitlab.4711".to_owned()),
+        gang: Some("JobSet llama/workers".to_owned()),
         pattern: Pattern::AllReduce,
         pattern_from: PatternFrom::Default,
         domains: Some(1),

@@ -111,6 +111,7 @@ func main() {
 	events := flag.String("events", "", "the file to which tests write lines `xid UUID NUMBER`, `gpu-lost` or `unmonitored UUID`")
 	featureGates := flag.String("feature-gates", "", "the feature gates that are on, as NAME=true,...")
 	consumable := flag.String("consumable-shares", "", "how devices are shared with ConsumableShares")
+	computeDomains := flag.Bool("compute-domains", false, "serve the devices of ComputeDomains too")
 	flag.Parse()
 
 	known, err := readGates(*featureGates, *consumable)
@@ -140,6 +141,9 @@ func main() {
 	check(err, "starting the driver")
 	driver.helper = helper
 	check(driver.publish(ctx), "publishing the GPUs")
+	if *computeDomains {
+		check(startDomains(ctx, client, *node), "starting the driver of ComputeDomains")
+	}
 	if known.health {
 		go driver.followHealth(ctx, *events)
 	}

@@ -92,7 +92,7 @@ fn topology(exporter: &Exporter) -> Value {
 }
 
 /// Returns the values of the series of `name` that have all these labels.
-fn values(text: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+pub(crate) fn values(text: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
     let wanted: Vec<String> = labels
         .iter()
         .map(|(name, value)| format!("{name}=\"{value}\""))

@@ -14,6 +14,7 @@ use crate::{
     shared::shared,
 };
 
+mod channels;
 mod claimed;
 mod gitlab;
 mod install;
