@@ -251,6 +251,9 @@ impl Mirror for Pods {
         self.benchmarks.receive(&object);
         let decision = Decision::of(&object, labels::DECISION);
         let queued = Decision::of(&object, labels::QUEUE_PLACEMENT);
+        // The queue calls it the same.
+        let named = decision.gang.map(|gang| format!("gang {gang}"));
+        let gang = queued.gang.or(named);
         let status = object.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
         let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
@@ -268,7 +271,7 @@ impl Mirror for Pods {
             pattern: decision.pattern.and_then(|pattern| pattern.parse().ok()),
             class: label(labels::CLASS),
             project: label(labels::PROJECT),
-            gang: queued.gang.or(decision.gang).filter(|gang| is_gang(gang)),
+            gang: gang.filter(|gang| is_gang(gang)),
             ready,
             ended,
         };

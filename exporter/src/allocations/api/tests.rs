@@ -72,7 +72,7 @@ async fn pods_have_the_gang_of_the_queue_else_of_the_decision() {
     let facts = cluster.read();
     let of = |name: &str| facts.gang(&("ci".to_owned(), name.to_owned()));
     assert_eq!(of("queued").as_deref(), Some("JobSet a/workers"));
-    assert_eq!(of("decided").as_deref(), Some("a"));
+    assert_eq!(of("decided").as_deref(), Some("gang a"));
     for none in ["alone", "hostile", "endless", "unknown"] {
         assert_eq!(of(none), None, "{none}");
     }

@@ -181,7 +181,9 @@ fn the_pattern_is_the_one_that_the_webhook_decided() {
     let bench = on_node("alloc-pattern", "sim:dgx1-v100");
     let name = "alloc-pattern";
     let pod = bound(&kubectl, "moe", name, |pod| {
-        pod["metadata"]["annotations"] = json!({"nvlink-domains.io/pattern": "all-to-all"});
+        let all =
+            json!({"nvlink-domains.io/pattern": "all-to-all", "nvlink-domains.io/gang": "two"});
+        pod["metadata"]["annotations"] = all;
         pod["spec"].as_object_mut().unwrap().remove("nodeName");
         pod["spec"]["schedulerName"] = json!("nobody");
     });
@@ -202,7 +204,11 @@ fn the_pattern_is_the_one_that_the_webhook_decided() {
     // The labels that the webhook wrote.
     let info = |labels: &[_]| value(&text, "nvlink_placement_info", labels);
     let path = [("gpus", "2"), ("path", "NVLINK")];
-    let written = [("class", "alloc-pattern"), ("project", "alloc-pattern")];
+    let written = [
+        ("class", "alloc-pattern"),
+        ("project", "alloc-pattern"),
+        ("gang", "gang two"),
+    ];
     let of = |pod, more: &[_]| info(&[&[("pod", pod)][..], &path, more].concat());
     assert_eq!(of("moe", &written), Some(1.0), "{text}");
     assert_eq!(of("nameless", &[]), Some(1.0), "{text}");

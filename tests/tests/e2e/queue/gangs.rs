@@ -25,8 +25,13 @@ fn member(name: &str) -> Value {
 fn started(cluster: &Cluster) -> Vec<Value> {
     let pods = PODS.map(|name| cluster.bound(name));
     assert_ne!(pods[0]["spec"]["nodeName"], pods[1]["spec"]["nodeName"]);
-    let plans = pods.iter().map(|pod| placement(pod).unwrap());
-    plans.map(|placement| placement["plan"].clone()).collect()
+    let placements = pods.iter().map(|pod| placement(pod).unwrap());
+    let plans = placements.map(|placement| {
+        // The exporter reads it, for a label of its metrics.
+        assert_eq!(placement["gang"], "gang train");
+        placement["plan"].clone()
+    });
+    plans.collect()
 }
 
 /// Ends the gang that fills the cluster.
