@@ -18,7 +18,8 @@ pub struct Imex {
     /// The channels that containers hold.
     pub channels: BTreeSet<Channel>,
     /// The pods of daemons, and whether they are ready; `None` if the Kubernetes API does not say it.
-    /// The driver probes with `nvidia-imex-ctl -q`, which asks the daemon of the node only.
+    /// The driver probes with `nvidia-imex-ctl -q`, which asks the daemon of the node, and with nothing on
+    /// nodes without a fabric.
     pub daemons: BTreeMap<PodName, Option<bool>>,
 }
 
@@ -69,7 +70,9 @@ fn devices(pod: &PodResources) -> impl Iterator<Item = (&str, &str, u32)> {
         let devices = claims.flat_map(|claim| &claim.claim_resources);
         let ours = devices.filter(|device| device.driver_name == DRIVER);
         ours.filter_map(|device| {
-            let (kind, number) = device.device_name.split_once('-')?;
+            // Drafts of the driver number no daemons.
+            let name = device.device_name.split_once('-');
+            let (kind, number) = name.unwrap_or((&device.device_name, "0"));
             Some((&*container.name, kind, number.parse().ok()?))
         })
     })
@@ -104,7 +107,7 @@ mod tests {
 
     #[test]
     fn only_known_devices_of_the_driver_count_and_each_once() {
-        let odd = ["channel-x", "channel", "channel--1", "daemon-", "else-0"];
+        let odd = ["channel-x", "channel--1", "daemon-", "else-0", ""];
         let answer = ListPodResourcesResponse {
             pod_resources: vec![
                 pod("train", DRIVER, &["channel-0", "channel-7"]),
@@ -112,7 +115,7 @@ mod tests {
                 pod("odd", DRIVER, &odd),
                 pod("other", "gpu.nvidia.com", &["channel-0", "daemon-0"]),
                 pod("up", DRIVER, &["daemon-0"]),
-                pod("unknown", DRIVER, &["daemon-0"]),
+                pod("unknown", DRIVER, &["daemon"]),
                 pod("ended", DRIVER, &["channel-0", "daemon-0"]),
             ],
         };

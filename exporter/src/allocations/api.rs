@@ -138,7 +138,7 @@ fn is_value(text: &str) -> bool {
 
 /// Reports whether `text` can be the name of a gang in a metric: such as `JobSet train/workers`.
 fn is_gang(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_. /".contains(&byte);
+    let inner = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     matches!(text.len(), 1..=200) && text.bytes().all(inner)
 }
 
@@ -251,7 +251,7 @@ impl Mirror for Pods {
         self.benchmarks.receive(&object);
         let decision = Decision::of(&object, labels::DECISION);
         let queued = Decision::of(&object, labels::QUEUE_PLACEMENT);
-        // The queue calls it the same.
+        // The queue calls it the same, unless it is longer than 63 characters.
         let named = decision.gang.map(|gang| format!("gang {gang}"));
         let gang = queued.gang.or(named);
         let status = object.status.as_ref();

@@ -196,9 +196,13 @@ impl Collector {
     ) -> (Vec<Placed>, BTreeSet<String>, BTreeSet<u32>) {
         let spec = &data.topology.spec;
         let mut facts = self.cluster.read();
+        let pods = answer.pod_resources.iter();
+        let listed: BTreeSet<PodName> = pods
+            .map(|pod| (pod.namespace.clone(), pod.name.clone()))
+            .collect();
+        facts.forget_ended(|pod| listed.contains(pod));
         let names = Names::of(spec, &data.lost, &facts.slices);
         let mut holdings = Holdings::of(answer, &names);
-        facts.forget_ended(|pod| holdings.pods.contains_key(pod));
         holdings.pods.retain(|pod, _| !facts.has_ended(pod));
         let uid = |pod: &PodName| facts.uid(pod);
         let placed = self.tracker.look(&spec.gpus, &holdings, uid);

@@ -102,12 +102,14 @@ families! {
     PLACEMENT_QUALITY: Gauge Placement "nvlink_placement_quality_ratio" Ratio [namespace pod container reference] "containers with GPUs × 2";
     /// Communication pattern that the placement is judged by, from the webhook's decision or by default; always 1.
     PLACEMENT_PATTERN: Gauge Placement "nvlink_placement_pattern_info" One [namespace pod container pattern source] "containers with GPUs";
-    /// What makes jobs comparable: model, number and slowest path of the container's GPUs; always 1. class, project and gang are those of the pod, with --kubernetes or --publish.
+    /// What makes jobs comparable: model, number and slowest path of the container's GPUs; always 1. class, project and gang (of pods with the annotation, or that queued) are those of the pod, with --kubernetes or --publish.
     PLACEMENT_INFO: Gauge Placement "nvlink_placement_info" One [namespace pod container model gpus path class project gang] "containers with GPUs";
     /// An IMEX channel that a container holds; always 1.
     IMEX_CHANNEL: Gauge Fabric "nvlink_imex_channel_info" One [node namespace pod container channel] "containers with IMEX channels";
-    /// Whether the IMEX daemon for the node's channels is ready, as its pod says, with --kubernetes or --publish. Says nothing of other nodes.
-    IMEX_DAEMON: Gauge Fabric "nvlink_imex_daemon_ready" ZeroOrOne [node namespace pod] "ComputeDomains on the node";
+    /// The pod with the IMEX daemon for the node's channels; always 1. Absent where the host runs it.
+    IMEX_DAEMON: Gauge Fabric "nvlink_imex_daemon_info" One [node namespace pod] "ComputeDomains on the node";
+    /// Whether that pod is ready, with --kubernetes or --publish. Also 1 without a fabric, where it does nothing.
+    IMEX_READY: Gauge Fabric "nvlink_imex_daemon_ready" ZeroOrOne [node namespace pod] "ComputeDomains on the node";
     /// Bus bandwidth of the latest run with these labels, for the largest message of the size class (small: below 1 MiB, medium: below 256 MiB, large). Absent if the run failed.
     COLLECTIVE_BUS_BANDWIDTH: Gauge Collective "nvlink_collective_bus_bandwidth_bytes_per_second" BytesPerSecond [collective model gpus nodes path size_class] "classes × 3 sizes";
     /// Median bus bandwidth of up to 31 earlier good runs; absent with fewer than 3.

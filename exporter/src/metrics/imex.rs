@@ -18,9 +18,12 @@ pub(super) fn write(out: &mut Writer<'_>, node: &str, imex: &Imex) -> fmt::Resul
         (labels, Value::Whole(1))
     });
     out.write(&families::IMEX_CHANNEL, channels)?;
-    let daemons = imex.daemons.iter().filter_map(|((namespace, pod), ready)| {
+    let daemons = imex.daemons.iter().map(|((namespace, pod), ready)| {
         let labels = [node, Label::Text(namespace), Label::Text(pod)];
-        Some((labels, Value::Whole((*ready)?.into())))
+        (labels, *ready)
     });
-    out.write(&families::IMEX_DAEMON, daemons)
+    let pods = daemons.clone().map(|(labels, _)| (labels, Value::Whole(1)));
+    out.write(&families::IMEX_DAEMON, pods)?;
+    let ready = daemons.filter_map(|(labels, ready)| Some((labels, Value::Whole(ready?.into()))));
+    out.write(&families::IMEX_READY, ready)
 }
