@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -27,20 +29,20 @@ const (
 
 // domains is the part of NVIDIA's second driver that a kubelet sees, written from the source of
 // NVIDIA/k8s-dra-driver-gpu (v0.5.0-dev) at commit 22407113785e78c7: a node has the devices channel-0
-// and daemon-0, and a channel is prepared when the daemon of the node is. Here, a daemon is any pod with
-// daemon-0, and counts when its claim is prepared. There are no ComputeDomains, no CDI files, and no
-// checkpoint.
+// and daemon-0, and a channel is prepared when the daemon of the node is ready. Here, a daemon is any
+// pod with daemon-0, and as ready as its pod. There are no ComputeDomains, no CDI files, and no checkpoint.
 type domains struct {
-	lock sync.Mutex
+	client kubernetes.Interface
+	lock   sync.Mutex
 	// By device, the claim that has it.
-	prepared map[string]types.UID
+	prepared map[string]*resourceapi.ResourceClaim
 }
 
 func startDomains(ctx context.Context, client kubernetes.Interface, node string) error {
 	if err := os.MkdirAll(domainsPlugins, 0o755); err != nil {
 		return err
 	}
-	helper, err := kubeletplugin.Start(ctx, &domains{prepared: map[string]types.UID{}},
+	helper, err := kubeletplugin.Start(ctx, &domains{client: client, prepared: map[string]*resourceapi.ResourceClaim{}},
 		kubeletplugin.KubeClient(client),
 		kubeletplugin.NodeName(node),
 		kubeletplugin.DriverName(domainsName),
@@ -69,7 +71,7 @@ func (d *domains) PrepareResourceClaims(ctx context.Context, claims []*resourcea
 		began := time.Now()
 		for wait := shortest; ; wait = min(2*wait, longest) {
 			time.Sleep(wait)
-			devices, err := d.prepare(claim)
+			devices, err := d.prepare(ctx, claim)
 			results[claim.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
 			if err == nil || ctx.Err() != nil || time.Since(began)+longest > patience {
 				break
@@ -79,7 +81,7 @@ func (d *domains) PrepareResourceClaims(ctx context.Context, claims []*resourcea
 	return results, nil
 }
 
-func (d *domains) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+func (d *domains) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
 	if claim.Status.Allocation == nil {
@@ -90,10 +92,11 @@ func (d *domains) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Dev
 		if result.Driver != domainsName {
 			continue
 		}
-		if other, taken := d.prepared[result.Device]; taken && other != claim.UID {
-			return nil, fmt.Errorf("requested device %s is already allocated to different claim %s", result.Device, other)
+		other, taken := d.prepared[result.Device]
+		if taken && other.UID != claim.UID {
+			return nil, fmt.Errorf("requested device %s is already allocated to different claim %s", result.Device, other.UID)
 		}
-		if _, served := d.prepared[daemon+"-0"]; result.Device == channel+"-0" && !served {
+		if result.Device == channel+"-0" && !taken && !d.isServed(ctx) {
 			return nil, errors.New("error asserting ComputeDomain Ready: current node not ready in ComputeDomain")
 		}
 		devices = append(devices, kubeletplugin.Device{
@@ -101,9 +104,29 @@ func (d *domains) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Dev
 		})
 	}
 	for _, one := range devices {
-		d.prepared[one.DeviceName] = claim.UID
+		d.prepared[one.DeviceName] = claim
 	}
 	return devices, nil
+}
+
+// isServed tells whether the pod of the node's daemon is ready.
+func (d *domains) isServed(ctx context.Context) bool {
+	claim, found := d.prepared[daemon+"-0"]
+	if !found {
+		return false
+	}
+	for _, user := range claim.Status.ReservedFor {
+		pod, err := d.client.CoreV1().Pods(claim.Namespace).Get(ctx, user.Name, metav1.GetOptions{})
+		if err != nil {
+			continue
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // UnprepareResourceClaims forgets claims.
@@ -113,7 +136,7 @@ func (d *domains) UnprepareResourceClaims(_ context.Context, claims []kubeletplu
 	ended := map[types.UID]error{}
 	for _, claim := range claims {
 		for device, of := range d.prepared {
-			if of == claim.UID {
+			if of.UID == claim.UID {
 				delete(d.prepared, device)
 			}
 		}

@@ -2,7 +2,7 @@
 //! daemon that serves them.
 
 use nvlink_tests::LabNode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Bench, WORK, claimed::device_class, cluster, spec};
 use crate::allocations::values;
@@ -30,15 +30,16 @@ fn create(bench: &Bench, name: &str, kind: &str) {
     bench.kubectl.create(&pod).unwrap();
 }
 
-/// Returns the values of the channel that `train` holds, and of the daemon.
-fn series(text: &str, node: &str) -> (Vec<f64>, Vec<f64>) {
+/// Returns the values of the channel that `imex-job` holds, of the daemon, and whether it is ready.
+fn series(text: &str, node: &str) -> [Vec<f64>; 3] {
     let pod = |pod| [("node", node), ("namespace", "ci"), ("pod", pod)];
     let holder = [("container", "main"), ("channel", "0")];
-    let channel = [&pod("train")[..], &holder].concat();
-    (
+    let channel = [&pod("imex-job")[..], &holder].concat();
+    [
         values(text, "nvlink_imex_channel_info", &channel),
-        values(text, "nvlink_imex_daemon_ready", &pod("daemon")),
-    )
+        values(text, "nvlink_imex_daemon_info", &pod("imex-daemon")),
+        values(text, "nvlink_imex_daemon_ready", &pod("imex-daemon")),
+    ]
 }
 
 #[test]
@@ -57,26 +58,27 @@ fn the_exporter_names_the_holder_of_a_channel_and_says_whether_its_daemon_is_rea
     let cluster = cluster().control_plane.kubectl();
     cluster.create(&class).unwrap();
     let run = |arguments: &[&str]| bench.kubectl.run(arguments).unwrap();
-    let wait_for = |what: &str, wanted: (&[f64], &[f64])| {
+    let wait_for = |what: &str, wanted: [&[f64]; 3]| {
         bench.wait_for(what, |text| {
-            let (channel, daemon) = series(text, name);
-            (&*channel, &*daemon) == wanted
+            series(text, name).each_ref().map(Vec::as_slice) == wanted
         })
     };
 
-    // The driver prepares a channel when the daemon of the node is.
-    create(&bench, "train", "channel");
-    create(&bench, "daemon", "daemon");
-    wait_for("a daemon that is not ready", (&[1.0], &[0.0]));
-    run(&["exec", "daemon", "--", "touch", "/tmp/up"]);
-    wait_for("a daemon that is ready", (&[1.0], &[1.0]));
-    run(&["exec", "daemon", "--", "rm", "/tmp/up"]);
-    wait_for("a daemon that fails", (&[1.0], &[0.0]));
-    run(&["delete", "pod", "daemon", "--now"]);
-    let text = wait_for("no daemon", (&[1.0], &[]));
+    // The driver prepares a channel when the daemon of the node is ready.
+    create(&bench, "imex-daemon", "daemon");
+    create(&bench, "imex-job", "channel");
+    wait_for("a daemon that starts", [&[], &[1.0], &[0.0]]);
+    let pod = bench.kubectl.get(&["pod", "imex-job"]).unwrap();
+    assert_eq!(pod["status"]["phase"], "Pending");
+    run(&["exec", "imex-daemon", "--", "touch", "/tmp/up"]);
+    wait_for("a daemon that is ready", [&[1.0], &[1.0], &[1.0]]);
+    run(&["exec", "imex-daemon", "--", "rm", "/tmp/up"]);
+    wait_for("a daemon that fails", [&[1.0], &[1.0], &[0.0]]);
+    run(&["delete", "pod", "imex-daemon", "--now"]);
+    let text = wait_for("no daemon", [&[1.0], &[], &[]]);
     assert!(!text.contains("nvlink_allocation_info{"), "no GPU: {text}");
-    bench.end("train");
-    wait_for("no holder", (&[], &[]));
-    let pod: Value = bench.kubectl.get(&["pod", "train"]).unwrap();
+    bench.end("imex-job");
+    wait_for("no holder", [&[], &[], &[]]);
+    let pod = bench.kubectl.get(&["pod", "imex-job"]).unwrap();
     assert_eq!(pod["status"]["phase"], "Succeeded", "the pod still exists");
 }
