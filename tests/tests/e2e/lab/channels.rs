@@ -66,6 +66,7 @@ fn the_exporter_names_the_holder_of_a_channel_and_says_whether_its_daemon_is_rea
 
     // The driver prepares a channel when the daemon of the node is ready.
     create(&bench, "imex-daemon", "daemon");
+    bench.wait_for_phase("imex-daemon", "Running");
     create(&bench, "imex-job", "channel");
     wait_for("a daemon that starts", [&[], &[1.0], &[0.0]]);
     let pod = bench.kubectl.get(&["pod", "imex-job"]).unwrap();
@@ -78,7 +79,7 @@ fn the_exporter_names_the_holder_of_a_channel_and_says_whether_its_daemon_is_rea
     let text = wait_for("no daemon", [&[1.0], &[], &[]]);
     assert!(!text.contains("nvlink_allocation_info{"), "no GPU: {text}");
     bench.end("imex-job");
+    // It still exists.
+    bench.wait_for_phase("imex-job", "Succeeded");
     wait_for("no holder", [&[], &[], &[]]);
-    let pod = bench.kubectl.get(&["pod", "imex-job"]).unwrap();
-    assert_eq!(pod["status"]["phase"], "Succeeded", "the pod still exists");
 }
