@@ -42,12 +42,17 @@ fn the_demo_of_the_alerts_shows_them_from_the_fault_to_the_receiver() {
             "NvlinkPlacementPoor",
             "of the quality that was free",
         ),
+        (
+            "A job does not use its NVLinks",
+            "NvlinkJobSlow",
+            "The GPUs of pod team/finetune work",
+        ),
     ] {
         let step = step(&said, title);
         let delivered = |line: &str| line.contains(alert) && line.ends_with("at the receiver");
         assert!(step.lines().any(delivered) && step.contains(text), "{step}");
     }
-    let end = step(&said, "Both are repaired");
+    let end = step(&said, "All are repaired");
     assert!(end.contains("all of them are resolved"), "{end}");
 }
 
@@ -55,34 +60,7 @@ fn the_demo_of_the_alerts_shows_them_from_the_fault_to_the_receiver() {
 fn the_demo_runs_its_jobs_on_real_nodes() {
     let said = run(&[]);
 
-    let devices = step(&said, "Which GPUs a container gets, and in which order");
-    let row = |board: &str, who: &str| {
-        let mut lines = devices.lines().map(str::trim);
-        let found = lines.find(|line| line.starts_with(board) && line.contains(who));
-        found.unwrap_or_else(|| panic!("no {board}, {who}: {devices}"))
-    };
-    for (board, who, gpus) in [
-        ("mesh", "counts links", " 3,5,6,7 "),
-        ("mesh", "Preferred", " 2,3,7,6 "),
-        ("pairs", "knows no links", " 0,3,5,6 "),
-        ("pairs", "Preferred", " 0,1,2,3 "),
-    ] {
-        assert!(row(board, who).contains(gpus), "{devices}");
-    }
-    let order = " CUDA_VISIBLE_DEVICES=0,1,3,2";
-    assert!(devices.contains(order), "{devices}");
-    if !assets::lacks("resource.k8s.io/v1", 34) {
-        let claimed = step(&said, "Exactly these GPUs, by a claim");
-        for part in [order, " gpu-3,gpu-4,gpu-0,gpu-7", " 2,3,7,6 "] {
-            assert!(claimed.contains(part), "{claimed}");
-        }
-        let rack = step(&said, "One job over two trays of a rack");
-        for tray in ["tray-1", "tray-2"] {
-            let with_channel = |line: &str| line.contains(tray) && line.ends_with("channel-0");
-            assert!(rack.lines().any(with_channel), "{rack}");
-        }
-    }
-
+    shows_devices(&said);
     let without = step(&said, "The job without the webhook");
     assert!(without.contains("chose node l40s."), "{without}");
     assert_eq!(visible(without).len(), 4, "{without}");
@@ -105,6 +83,45 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     let restricted = step(&said, "A restricted class");
     assert!(restricted.contains("chose node dgx."), "{restricted}");
     shows_the_logs_of_gitlab(step(&said, "Jobs of GitLab"));
+}
+
+fn shows_devices(said: &str) {
+    let devices = step(said, "Which GPUs a container gets, and in which order");
+    let row = |board: &str, who: &str| {
+        let mut lines = devices.lines().map(str::trim);
+        let found = lines.find(|line| line.starts_with(board) && line.contains(who));
+        found.unwrap_or_else(|| panic!("no {board}, {who}: {devices}"))
+    };
+    for (board, who, gpus) in [
+        ("mesh", "counts links", " 3,5,6,7 "),
+        ("mesh", "Preferred", " 2,3,7,6 "),
+        ("pairs", "knows no links", " 0,3,5,6 "),
+        ("pairs", "Preferred", " 0,1,2,3 "),
+    ] {
+        assert!(row(board, who).contains(gpus), "{devices}");
+    }
+    let order = " CUDA_VISIBLE_DEVICES=0,1,3,2";
+    assert!(devices.contains(order), "{devices}");
+    if !assets::lacks("resource.k8s.io/v1", 34) {
+        let claimed = step(said, "Exactly these GPUs, by a claim");
+        for part in [order, " gpu-3,gpu-4,gpu-0,gpu-7", " 2,3,7,6 "] {
+            assert!(claimed.contains(part), "{claimed}");
+        }
+        let cards = step(said, "A network card with each GPU");
+        for rank in ["rank-0", "rank-1"] {
+            let with_card = |line: &str| {
+                let card = rank.replace("rank", "nics");
+                line.trim_start().starts_with(&card) && line.contains(" dra.net ")
+            };
+            assert!(cards.contains(rank), "{cards}");
+            assert!(cards.lines().any(with_card), "{cards}");
+        }
+        let rack = step(said, "One job over two trays of a rack");
+        for tray in ["tray-1", "tray-2"] {
+            let with_channel = |line: &str| line.contains(tray) && line.ends_with("channel-0");
+            assert!(rack.lines().any(with_channel), "{rack}");
+        }
+    }
 }
 
 fn shows_who_waits(full: &str) {

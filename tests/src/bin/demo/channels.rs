@@ -31,6 +31,10 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let kubectl = control_plane.namespace("rack", &json!({}), &json!({}))?;
     wait_for_class(&kubectl, &json!({"nvlink-domains.io/class": "rack"}))?;
 
+    terminal.say("Each exporter says in which tray of the rack its node is:")?;
+    let list = ["get", "nodetopologies", TRAYS[0], TRAYS[1]];
+    terminal.command("kubectl get nodetopologies tray-1 tray-2")?;
+    terminal.output(&all.run(&list)?)?;
     terminal.say("A job of two pods names the class. Before it starts, the queue makes its ComputeDomain, and the\nclaim of each pod for the channel of its node:")?;
     PODS.iter().try_for_each(|name| create(&kubectl, name))?;
     wait_until("the job to be on two trays", SOON, || {

@@ -17,6 +17,7 @@ mod fault;
 mod gitlab;
 mod job;
 mod metrics;
+mod nics;
 mod nodes;
 mod observe;
 mod queue;
@@ -84,6 +85,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     queue::show(terminal, &cluster)?;
     if !assets::lacks("resource.k8s.io/v1", 34) {
         claims::show(terminal, &cluster)?;
+        nics::show(terminal, &cluster)?;
         channels::show(terminal, &cluster)?;
     }
     access::show(terminal, &cluster, &files)?;

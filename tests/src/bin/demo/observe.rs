@@ -1,4 +1,4 @@
-//! `make demo-observe`: two faults, from what breaks to what somebody on call reads.
+//! `make demo-observe`: three faults, from what breaks to what somebody on call reads.
 
 use std::{
     collections::BTreeMap,
@@ -7,8 +7,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use nvlink_tests::{
-    Alertmanager, Choice, ControlPlane, Exporter, Kubectl, Lab, LabNode, Notification, Prometheus,
-    Receiver, Rules, Webhook, http, wait_until, webhook,
+    Alertmanager, Choice, ControlPlane, Exporter, Kubectl, Kubelet, Lab, LabNode, MetricsPage,
+    Notification, Prometheus, Receiver, Rules, Webhook, dcgm, http, kubelet::Container, wait_until,
+    webhook,
 };
 use serde_json::{Value, json};
 
@@ -17,19 +18,26 @@ use crate::{alone::Files, nodes::SOON, terminal::Terminal};
 /// A minute of the rules is a second of the demo.
 const FACTOR: u32 = 60;
 /// Longer than any of the alerts takes.
-const ALERT: Duration = Duration::from_secs(120);
+const ALERT: Duration = Duration::from_secs(300);
 /// Columns of a line.
 const WIDTH: usize = 95;
+const OFTEN: [&str; 2] = ["--collection-interval", "1s"];
 const PAUSE: Duration = Duration::from_millis(200);
 
 const LINK: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}]"#;
+/// The same, and the pod's GPUs send nothing over NVLink.
+const SILENT: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}, {"traffic": {"gpu": 4, "percent": 0}},
+    {"traffic": {"gpu": 5, "percent": 0}}]"#;
+/// The GPUs of the pod.
+const PAIR: [usize; 2] = [4, 5];
 const OF_THE_LINK: [&str; 1] = ["NvlinkLinkDown"];
 const OF_THE_JOB: [&str; 1] = ["NvlinkPlacementPoor"];
+const OF_THE_FALLBACK: [&str; 1] = ["NvlinkJobSlow"];
 
 /// The running programs. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Site {
-    machine: Exporter,
+    machine: Machine,
     pairs: Exporter,
     prometheus: Prometheus,
     alertmanager: Alertmanager,
@@ -40,6 +48,39 @@ pub(crate) struct Site {
     _control_plane: ControlPlane,
 }
 
+/// A machine without Kubernetes, with a pod.
+#[derive(Debug)]
+struct Machine {
+    exporter: Exporter,
+    dcgm: MetricsPage,
+    _kubelet: Kubelet,
+}
+
+impl Machine {
+    fn start() -> Result<Self> {
+        let (kubelet, gpus) = (Kubelet::start()?, dcgm::uuids("dgx-h100", "dgx")?);
+        let held = PAIR.map(|gpu| &*gpus[gpu]);
+        let main = Container::named("main").holding("nvidia.com/gpu", &held);
+        kubelet.run_pod("team", "finetune", [main]);
+        let socket = kubelet.socket().to_string_lossy();
+        let source = ["--source", "sim:dgx-h100", "--node-name", "dgx"];
+        let arguments = [&source[..], &["--kubelet-socket", &socket], &OFTEN].concat();
+        Ok(Self {
+            exporter: Exporter::start(&arguments)?,
+            dcgm: MetricsPage::start(move |_| dcgm::dcgm("dgx", &gpus, 0.9, 1e8))?,
+            _kubelet: kubelet,
+        })
+    }
+
+    fn set_faults(&self, faults: &str) -> Result<()> {
+        let url = self.exporter.url("/sim/faults");
+        let method = if faults.is_empty() { "DELETE" } else { "PUT" };
+        let answer = http::send(method, &url, faults)?;
+        ensure!(answer.status == 200, "{url}: {}", answer.body);
+        Ok(())
+    }
+}
+
 /// Runs the demo, and returns what it started.
 pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
     let site = start(terminal)?;
@@ -47,10 +88,10 @@ pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
 
     terminal.step("A link breaks")?;
     let begin = Instant::now();
-    set_faults(&site.machine, LINK)?;
+    site.machine.set_faults(LINK)?;
     terminal.command(&format!(
         "curl -X PUT -H 'Content-Type: application/json' {} -d '{LINK}'",
-        site.machine.url("/sim/faults")
+        site.machine.exporter.url("/sim/faults")
     ))?;
     site.follow(terminal, begin, &OF_THE_LINK)?;
     site.show_received(terminal, OF_THE_LINK[0])?;
@@ -62,11 +103,18 @@ pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
     site.follow(terminal, begin, &OF_THE_JOB)?;
     site.show_received(terminal, OF_THE_JOB[0])?;
 
-    terminal.step("Both are repaired")?;
-    set_faults(&site.machine, "")?;
+    terminal.step("A job does not use its NVLinks")?;
+    terminal.say("Pod finetune has two GPUs of machine dgx, by a stand-in of its kubelet, and they work, by one of\ndcgm-exporter. Now nothing goes over their NVLinks, as with NCCL_P2P_DISABLE in its image:")?;
+    let begin = Instant::now();
+    site.machine.set_faults(SILENT)?;
+    site.follow(terminal, begin, &OF_THE_FALLBACK)?;
+    site.show_received(terminal, OF_THE_FALLBACK[0])?;
+
+    terminal.step("All are repaired")?;
+    site.machine.set_faults("")?;
     terminal.command(&format!(
         "curl -X DELETE {}",
-        site.machine.url("/sim/faults")
+        site.machine.exporter.url("/sim/faults")
     ))?;
     terminal.run(
         &site.kubectl,
@@ -87,27 +135,21 @@ fn start(terminal: &Terminal) -> Result<Site> {
     let lab = Lab::start(&control_plane, &node)?;
     let socket = lab.pod_resources();
     let socket = socket.to_string_lossy();
-    let often = ["--collection-interval", "1s"];
-    let source = [
-        "--source",
-        "sim:a100-pcie-pairs",
-        "--kubelet-socket",
-        &socket,
-    ];
-    let arguments = [&source[..], &often].concat();
+    let source = ["--source", "sim:a100-pcie-pairs"];
+    let arguments = [&source[..], &["--kubelet-socket", &socket], &OFTEN].concat();
     let pairs = Exporter::publishing(control_plane.kubeconfig(), "pairs", &arguments)?;
-    let source = ["--source", "sim:dgx-h100", "--node-name", "dgx"];
-    let machine = Exporter::start(&[&source[..], &often].concat())?;
+    let machine = Machine::start()?;
     let webhook = Webhook::start(control_plane.kubeconfig())?;
     webhook.register(kubectl)?;
     kubectl.apply(Files::CLASS)?;
     let receiver = Receiver::start()?;
     let alertmanager = Alertmanager::start(&receiver)?;
     let rules = Rules::read()?.faster(FACTOR);
-    let targets = [(&machine, "dgx"), (&pairs, "pairs")];
+    let targets = [(&machine.exporter, "dgx"), (&pairs, "pairs")];
     let targets = targets.map(|(exporter, node)| (exporter.address.as_str(), node));
-    let prometheus = Prometheus::alerting(jobs(&targets, &webhook), &rules, &alertmanager)?;
-    let up = |samples: &[nvlink_tests::Sample]| samples.len() == 3;
+    let jobs = jobs(&targets, &webhook, &machine.dcgm);
+    let prometheus = Prometheus::alerting(jobs, &rules, &alertmanager)?;
+    let up = |samples: &[nvlink_tests::Sample]| samples.len() == 4;
     prometheus.wait_for("up == 1", SOON, up)?;
     Ok(Site {
         machine,
@@ -122,13 +164,14 @@ fn start(terminal: &Terminal) -> Result<Site> {
     })
 }
 
-fn jobs(exporters: &[(&str, &str)], webhook: &Webhook) -> Vec<Value> {
+fn jobs(exporters: &[(&str, &str)], webhook: &Webhook, dcgm: &MetricsPage) -> Vec<Value> {
     let group = |(address, node): &(&str, &str)| json!({"targets": [address], "labels": {"instance": node}});
     let groups: Vec<Value> = exporters.iter().map(group).collect();
     let admin = [webhook.replica.admin.as_str()];
     vec![
         json!({"job_name": "nvlink-exporter", "honor_labels": true, "static_configs": groups}),
         json!({"job_name": "nvlink-webhook", "static_configs": [{"targets": admin}]}),
+        json!({"job_name": "dcgm-exporter", "static_configs": [{"targets": [dcgm.address]}]}),
     ]
 }
 
@@ -136,7 +179,7 @@ impl Site {
     pub(crate) fn show_addresses(&self, terminal: &Terminal) -> Result<()> {
         let rows = [
             ("WHAT", "WHERE".to_owned()),
-            ("page of machine dgx", self.machine.url("/")),
+            ("page of machine dgx", self.machine.exporter.url("/")),
             ("page of node pairs", self.pairs.url("/")),
             (
                 "alerts in Prometheus",
@@ -240,7 +283,7 @@ impl Site {
     }
 
     fn wait_until_resolved(&self, terminal: &Terminal) -> Result<()> {
-        let alerts = [&OF_THE_LINK[..], &OF_THE_JOB].concat();
+        let alerts = [&OF_THE_LINK[..], &OF_THE_JOB, &OF_THE_FALLBACK].concat();
         let begin = Instant::now();
         wait_until("the alerts to resolve", ALERT, || {
             let open = alerts.iter().filter(|alert| {
@@ -269,12 +312,4 @@ fn wrapped(text: &str) -> String {
         }
     }
     lines.join("\n")
-}
-
-fn set_faults(exporter: &Exporter, faults: &str) -> Result<()> {
-    let url = exporter.url("/sim/faults");
-    let method = if faults.is_empty() { "DELETE" } else { "PUT" };
-    let answer = http::send(method, &url, faults)?;
-    ensure!(answer.status == 200, "{url}: {}", answer.body);
-    Ok(())
 }
