@@ -34,7 +34,7 @@ demo: packages-demo control-plane ## show everything on a real control plane and
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
-demo-observe: packages-demo control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
+demo-observe: packages-demo control-plane ## break a link and two jobs, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p kubectl-nvlink -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
