@@ -170,7 +170,9 @@ impl Bench {
             if wanted(&text) {
                 return Ok(Some(text));
             }
-            let lines = text.lines().filter(|line| line.starts_with("nvlink_alloc"));
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("nvlink_alloc") || line.starts_with("nvlink_imex"));
             anyhow::bail!("{}", lines.collect::<Vec<_>>().join("\n"))
         })
         .unwrap()

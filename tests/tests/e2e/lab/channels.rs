@@ -24,7 +24,7 @@ fn create(bench: &Bench, name: &str, kind: &str) {
     let container = &mut spec["containers"][0];
     container["resources"] = json!({"claims": [{"name": kind}]});
     container["readinessProbe"] = json!({
-        "exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1,
+        "exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "timeoutSeconds": 10,
     });
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
     bench.kubectl.create(&pod).unwrap();
