@@ -290,14 +290,18 @@ impl Container {
 
     /// Adds devices of a claim in the namespace `ci`.
     #[must_use]
-    pub fn claiming_by(mut self, claim: &str, pool: &str, devices: &[&str]) -> Self {
+    pub fn claiming_by(self, claim: &str, pool: &str, devices: &[&str]) -> Self {
+        self.claiming_of("gpu.nvidia.com", claim, pool, devices)
+    }
+
+    /// Does the same with devices of another driver.
+    #[must_use]
+    pub fn claiming_of(mut self, driver: &str, claim: &str, pool: &str, devices: &[&str]) -> Self {
         let device = |device: &&str| ClaimDevice {
             cdi: vec![Cdi {
-                name: format!(
-                    "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-{device}"
-                ),
+                name: format!("k8s.{driver}/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-{device}"),
             }],
-            driver: "gpu.nvidia.com".to_owned(),
+            driver: driver.to_owned(),
             pool: pool.to_owned(),
             device: (*device).to_owned(),
         };

@@ -68,7 +68,7 @@ pub enum Group {
     Peer,
     /// Domains, and their free GPUs.
     Domain,
-    /// The fabric, as each GPU sees it.
+    /// The fabric, as each GPU sees it, and the IMEX channels of the node.
     Fabric,
     Xid,
     /// Which containers hold which GPUs, and how good the placements are.

@@ -41,6 +41,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     all.run(&["delete", "domainclass", "cards"])?;
     let slices = ["delete", "resourceslice", "cards-gpus", "cards-nics"];
     all.run(&slices)?;
+    all.run(&["delete", "deviceclass", "rdma"])?;
     all.run(&["delete", "node", NODE]).map(drop)
 }
 

@@ -26,8 +26,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 const LINK: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}]"#;
 /// The same, and the pod's GPUs send nothing over NVLink.
-const SILENT: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}, {"traffic": {"gpu": 4, "percent": 0}},
-    {"traffic": {"gpu": 5, "percent": 0}}]"#;
+const SILENT: &str = r#"[{"link-down": {"gpu": 3, "link": 7}},
+     {"traffic": {"gpu": 4, "percent": 0}}, {"traffic": {"gpu": 5, "percent": 0}}]"#;
 /// The GPUs of the pod.
 const PAIR: [usize; 2] = [4, 5];
 const OF_THE_LINK: [&str; 1] = ["NvlinkLinkDown"];
@@ -72,12 +72,19 @@ impl Machine {
         })
     }
 
-    fn set_faults(&self, faults: &str) -> Result<()> {
+    /// Sets the faults, and shows how.
+    fn set_faults(&self, terminal: &Terminal, faults: &str) -> Result<()> {
         let url = self.exporter.url("/sim/faults");
-        let method = if faults.is_empty() { "DELETE" } else { "PUT" };
+        let (method, command) = match faults {
+            "" => ("DELETE", format!("curl -X DELETE {url}")),
+            _ => (
+                "PUT",
+                format!("curl -X PUT -H 'Content-Type: application/json' {url} -d '{faults}'"),
+            ),
+        };
         let answer = http::send(method, &url, faults)?;
         ensure!(answer.status == 200, "{url}: {}", answer.body);
-        Ok(())
+        terminal.command(&command)
     }
 }
 
@@ -88,11 +95,7 @@ pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
 
     terminal.step("A link breaks")?;
     let begin = Instant::now();
-    site.machine.set_faults(LINK)?;
-    terminal.command(&format!(
-        "curl -X PUT -H 'Content-Type: application/json' {} -d '{LINK}'",
-        site.machine.exporter.url("/sim/faults")
-    ))?;
+    site.machine.set_faults(terminal, LINK)?;
     site.follow(terminal, begin, &OF_THE_LINK)?;
     site.show_received(terminal, OF_THE_LINK[0])?;
 
@@ -106,16 +109,12 @@ pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
     terminal.step("A job does not use its NVLinks")?;
     terminal.say("Pod finetune has two GPUs of machine dgx, by a stand-in of its kubelet, and they work, by one of\ndcgm-exporter. Now nothing goes over their NVLinks, as with NCCL_P2P_DISABLE in its image:")?;
     let begin = Instant::now();
-    site.machine.set_faults(SILENT)?;
+    site.machine.set_faults(terminal, SILENT)?;
     site.follow(terminal, begin, &OF_THE_FALLBACK)?;
     site.show_received(terminal, OF_THE_FALLBACK[0])?;
 
     terminal.step("All are repaired")?;
-    site.machine.set_faults("")?;
-    terminal.command(&format!(
-        "curl -X DELETE {}",
-        site.machine.exporter.url("/sim/faults")
-    ))?;
+    site.machine.set_faults(terminal, "")?;
     terminal.run(
         &site.kubectl,
         "kubectl delete job train --namespace team --wait=false",

@@ -215,18 +215,34 @@ fn the_pattern_is_the_one_that_the_webhook_decided() {
     assert_eq!(of("nameless", &written[..1]), None, "{text}");
 
     // A pod that has ended holds no GPU, whatever the kubelet reports.
-    let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
-    let patch = [
-        "patch",
-        "pod",
-        "moe",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &ended,
-    ];
-    kubectl.run(&patch).unwrap();
+    end(&kubectl, "moe");
     bench.wait_for("its end", |text| !text.contains("pod=\"moe\""));
+}
+
+/// Lets a pod have ended.
+fn end(kubectl: &Kubectl, pod: &str) {
+    let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
+    let patch = ["patch", "pod", pod, "--subresource=status", "--type=merge"];
+    kubectl
+        .run(&[&patch[..], &["-p", &ended]].concat())
+        .unwrap();
+}
+
+#[test]
+fn a_pod_that_has_ended_holds_no_channel_as_long_as_the_kubelet_lists_it() {
+    let name = "alloc-channel";
+    let bench = on_node(name, "sim:dgx1-v100");
+    bound(&ci(), "wide", name, |_| {});
+    let driver = "compute-domain.nvidia.com";
+    let main = Container::named("main").claiming_of(driver, "channel", name, &["channel-0"]);
+    bench.kubelet.run_pod("ci", "wide", [main]);
+    let holds = |text: &str| text.contains("nvlink_imex_channel_info{");
+    bench.wait_for("the channel", holds);
+    end(&ci(), "wide");
+    bench.wait_for("its end", |text| !holds(text));
+    let calls = bench.kubelet.calls();
+    let later = bench.wait_for("more looks", |_| bench.kubelet.calls() > calls + 10);
+    assert!(!holds(&later), "{later}");
 }
 
 /// Binds `pod` to `node`, as the scheduler does.
